@@ -1,0 +1,14 @@
+// Package schema holds the wire types of the MCP idempotency extension,
+// io.modelcontextprotocol/idempotency, and nothing else.
+//
+// It is the one place that knows a JSON member name of the extension. The
+// server middleware (ext/idempotency), the client layer (ext/clientretry) and
+// the conformance checks (cmd/sepcheck) all use these types, and the JSON
+// Schema, the TypeScript fragment and the example messages beside them are
+// generated from them or checked against them.
+//
+// The package imports the standard library alone, so that any Go program can
+// use it without taking on an SDK.
+package schema
+
+//go:generate go run ./internal/gen -out .
