@@ -1,0 +1,56 @@
+package idempotency
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// adapterHeader tells the middleware that a request came through the adapter.
+// Its value is the adapter's private name, which no peer knows.
+const adapterHeader = "Mcp-Idempotency-Adapter"
+
+// Handler wraps the SDK's streamable HTTP handler so that a key in
+// params.idempotencyKey is seen. A request without such a key reaches next
+// with the bytes it came with. Without Handler keys are still accepted in
+// `_meta`, and the capability says so.
+func (m *Idempotency) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r2 := r.WithContext(r.Context())
+		r2.Header = r.Header.Clone()
+		r2.Header.Set(adapterHeader, m.lifter.Name())
+		if r.Method == http.MethodPost && r.Body != nil {
+			body, err := m.readBody(r)
+			var tooLarge *http.MaxBytesError
+			switch {
+			case errors.As(err, &tooLarge):
+				http.Error(w, fmt.Sprintf("request body exceeds %d bytes", tooLarge.Limit), http.StatusRequestEntityTooLarge)
+				return
+			case err != nil:
+				http.Error(w, "failed to read body", http.StatusBadRequest)
+				return
+			}
+			// A body that is not JSON is the SDK's to refuse.
+			if lifted, err := m.lifter.Message(body); err == nil && len(lifted) != len(body) {
+				body = lifted
+				r2.ContentLength = int64(len(body))
+			}
+			r2.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		next.ServeHTTP(w, r2)
+	})
+}
+
+func (m *Idempotency) readBody(r *http.Request) ([]byte, error) {
+	defer r.Body.Close()
+	limit := m.opt.MaxRequestBytes
+	if limit < 0 {
+		return io.ReadAll(r.Body)
+	}
+	if r.ContentLength > limit {
+		return nil, &http.MaxBytesError{Limit: limit}
+	}
+	return io.ReadAll(http.MaxBytesReader(nil, r.Body, limit))
+}

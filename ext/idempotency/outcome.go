@@ -1,0 +1,211 @@
+package idempotency
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/mcp-idempotency/mcp-idempotency/schema"
+)
+
+// What a store keeps of an ended call is one byte that says what follows, and
+// the JSON of it.
+const (
+	blobResult   = 'r' // a *mcp.CallToolResult
+	blobOther    = 'o' // another mcp.Result, as middleware may return
+	blobError    = 'e' // a JSON-RPC error that the tool raised
+	blobNoEffect = 'n' // the message of a NoEffect
+)
+
+var errBlob = errors.New("the store returned an outcome that this version cannot read")
+
+// encodeResult makes the blob of a result.
+func encodeResult(res mcp.Result) ([]byte, error) {
+	kind := byte(blobOther)
+	if _, ok := res.(*mcp.CallToolResult); ok {
+		kind = blobResult
+	}
+	b, err := json.Marshal(res)
+	if err != nil {
+		return nil, err
+	}
+	// The result type belongs to the revision of the request and not to the
+	// result: the SDK adds it to a replay where the revision has it.
+	if rest, ok := bytes.CutSuffix(b, []byte(`,"resultType":"complete"}`)); ok && kind == blobResult {
+		b = append(rest, '}')
+	}
+	return slices.Insert(b, 0, kind), nil
+}
+
+// encodeError makes the blob of an error that the tool raised.
+func encodeError(e *jsonrpc.Error) ([]byte, error) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte{blobError}, b...), nil
+}
+
+func encodeNoEffect(message string) []byte {
+	return append([]byte{blobNoEffect}, message...)
+}
+
+// decode makes a caller's own copy of a recorded answer, marked. No two
+// callers share a pointer: the SDK writes into what it is given.
+func decode(blob []byte, replayed bool) (mcp.Result, error) {
+	if len(blob) == 0 {
+		return nil, errBlob
+	}
+	switch kind, body := blob[0], blob[1:]; kind {
+	case blobResult:
+		res, err := decodeResult(body)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %v", errBlob, err)
+		}
+		return markResult(res, replayed), nil
+	case blobOther:
+		res := &rawResult{body: body}
+		return markResult(res, replayed), nil
+	case blobError:
+		var e jsonrpc.Error
+		if err := json.Unmarshal(body, &e); err != nil {
+			return nil, fmt.Errorf("%w: %v", errBlob, err)
+		}
+		return nil, markError(&e, replayed)
+	case blobNoEffect:
+		return nil, noEffectError(string(body))
+	}
+	return nil, errBlob
+}
+
+// decodeResult decodes a result so that it encodes to an equal JSON value:
+// where the SDK's types would send numbers through float64, the bytes stay.
+func decodeResult(body []byte) (*mcp.CallToolResult, error) {
+	var res mcp.CallToolResult
+	if err := json.Unmarshal(body, &res); err != nil {
+		return nil, err
+	}
+	var raw struct {
+		Meta       map[string]json.RawMessage `json:"_meta"`
+		Structured json.RawMessage            `json:"structuredContent"`
+		Content    []struct {
+			Meta map[string]json.RawMessage `json:"_meta"`
+		} `json:"content"`
+	}
+	if err := json.Unmarshal(body, &raw); err != nil {
+		return nil, err
+	}
+	if raw.Structured != nil {
+		res.StructuredContent = raw.Structured
+	}
+	keepExact(res.Meta, raw.Meta)
+	for i, c := range res.Content {
+		if i < len(raw.Content) && raw.Content[i].Meta != nil {
+			keepExact(contentMeta(c), raw.Content[i].Meta)
+		}
+	}
+	return &res, nil
+}
+
+func keepExact(meta mcp.Meta, raw map[string]json.RawMessage) {
+	for name, v := range raw {
+		if meta != nil {
+			meta[name] = v
+		}
+	}
+}
+
+func contentMeta(c mcp.Content) mcp.Meta {
+	switch c := c.(type) {
+	case *mcp.TextContent:
+		return c.Meta
+	case *mcp.ImageContent:
+		return c.Meta
+	case *mcp.AudioContent:
+		return c.Meta
+	case *mcp.ResourceLink:
+		return c.Meta
+	case *mcp.EmbeddedResource:
+		return c.Meta
+	}
+	return nil
+}
+
+// markResult puts the extension's marker into a result's `_meta`.
+func markResult(res mcp.Result, replayed bool) mcp.Result {
+	meta := make(map[string]any, len(res.GetMeta())+2)
+	for k, v := range res.GetMeta() {
+		meta[k] = v
+	}
+	meta[schema.ExtensionID] = schema.ResultMarker{Replayed: replayed}
+	res.SetMeta(meta)
+	return res
+}
+
+// markError puts the marker into the data of an error that the tool raised,
+// where data is absent or an object.
+func markError(e *jsonrpc.Error, replayed bool) *jsonrpc.Error {
+	marked := &jsonrpc.Error{Code: e.Code, Message: e.Message, Data: e.Data}
+	data := map[string]json.RawMessage{}
+	if len(e.Data) > 0 {
+		if err := json.Unmarshal(e.Data, &data); err != nil || data == nil {
+			return marked
+		}
+	}
+	data[schema.ExtensionID], _ = json.Marshal(schema.ResultMarker{Replayed: replayed}) // one bool
+	marked.Data, _ = json.Marshal(data)                                                 // valid JSON all through
+	return marked
+}
+
+func noEffectError(message string) *jsonrpc.Error {
+	return extError(schema.ReasonNoEffect, 0, "", "%s", message)
+}
+
+// wireError is the JSON-RPC error that the SDK would send for err.
+func wireError(err error) *jsonrpc.Error {
+	if e, ok := err.(*jsonrpc.Error); ok { //nolint:errorlint // as the SDK does
+		return e
+	}
+	e := &jsonrpc.Error{Message: err.Error()}
+	var inner *jsonrpc.Error
+	if errors.As(err, &inner) {
+		e.Code = inner.Code
+	}
+	return e
+}
+
+// rawResult replays a result whose type is not the SDK's.
+type rawResult struct {
+	mcp.ResultBase
+	body json.RawMessage
+}
+
+// MarshalJSON merges `_meta` into the recorded result.
+func (r *rawResult) MarshalJSON() ([]byte, error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(r.body, &members); err != nil {
+		return nil, err
+	}
+	meta := map[string]any{}
+	if old, ok := members["_meta"]; ok {
+		var raw map[string]json.RawMessage
+		if err := json.Unmarshal(old, &raw); err != nil {
+			return nil, err
+		}
+		keepExact(meta, raw)
+	}
+	for k, v := range r.GetMeta() {
+		meta[k] = v
+	}
+	b, err := json.Marshal(meta)
+	if err != nil {
+		return nil, err
+	}
+	members["_meta"] = b
+	return json.Marshal(members)
+}

@@ -1,0 +1,314 @@
+package idempotency_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/mcp-idempotency/mcp-idempotency/ext/idempotency"
+	"github.com/mcp-idempotency/mcp-idempotency/schema"
+)
+
+const (
+	modernRevision = "2026-07-28"
+	legacyRevision = "2025-11-25"
+)
+
+// reply is a JSON-RPC response as it came over the wire.
+type reply struct {
+	ID     json.RawMessage `json:"id"`
+	Result json.RawMessage `json:"result"`
+	Error  *wireError      `json:"error"`
+}
+
+type wireError struct {
+	Code    int             `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data"`
+}
+
+// reason returns the extension error's data, or the zero value.
+func (r reply) ext() schema.ErrorData {
+	var d schema.ErrorData
+	if r.Error != nil && r.Error.Code == schema.ErrorCode {
+		_ = json.Unmarshal(r.Error.Data, &d)
+	}
+	return d
+}
+
+// marker returns the result's marker, or nil.
+func (r reply) marker() *schema.ResultMarker {
+	var holder struct {
+		Meta map[string]json.RawMessage `json:"_meta"`
+	}
+	raw := r.Result
+	if r.Error != nil {
+		raw = json.RawMessage(`{"_meta":` + string(r.Error.Data) + `}`)
+	}
+	if json.Unmarshal(raw, &holder) != nil {
+		return nil
+	}
+	var m schema.ResultMarker
+	if b, ok := holder.Meta[schema.ExtensionID]; !ok || json.Unmarshal(b, &m) != nil {
+		return nil
+	}
+	return &m
+}
+
+func (r reply) replayed() bool { m := r.marker(); return m != nil && m.Replayed }
+
+func (r reply) String() string {
+	b, _ := json.Marshal(r)
+	return string(b)
+}
+
+// A conn speaks raw JSON-RPC to a server, so that tests choose every byte of
+// the params.
+type conn interface {
+	// call sends one request and returns its response. It is safe for
+	// concurrent use.
+	call(ctx context.Context, method, params string) (reply, error)
+	revision() string
+}
+
+// connector makes a conn to a server.
+type connector struct {
+	name    string
+	connect func(t testing.TB, idem *idempotency.Idempotency, server *mcp.Server) conn
+}
+
+// connectors are all ways to reach a server that the SDK speaks.
+func connectors() []connector {
+	return []connector{
+		{"http-modern-sse", httpConn(modernRevision, mcp.StreamableHTTPOptions{Stateless: true})},
+		{"http-modern-json", httpConn(modernRevision, mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true})},
+		{"http-legacy-stateful-sse", httpConn(legacyRevision, mcp.StreamableHTTPOptions{})},
+		{"http-legacy-stateful-json", httpConn(legacyRevision, mcp.StreamableHTTPOptions{JSONResponse: true})},
+		{"http-legacy-stateless", httpConn(legacyRevision, mcp.StreamableHTTPOptions{Stateless: true})},
+		{"stdio-modern", pipeConn(modernRevision)},
+		{"stdio-legacy", pipeConn(legacyRevision)},
+	}
+}
+
+// onEach runs a test over every connector.
+func onEach(t *testing.T, opt func() *idempotency.Options, test func(t *testing.T, f *fixture)) {
+	for _, c := range connectors() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var o *idempotency.Options
+			if opt != nil {
+				o = opt()
+			}
+			test(t, newFixture(t, c, o))
+		})
+	}
+}
+
+// requestMeta is the `_meta` that a revision demands.
+func requestMeta(revision string) string {
+	if revision != modernRevision {
+		return ""
+	}
+	return `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}`
+}
+
+// withMeta adds the members that the revision demands to params.
+func withMeta(revision, params string) string {
+	meta := requestMeta(revision)
+	if meta == "" {
+		return params
+	}
+	if before, after, ok := strings.Cut(params, `"_meta":{`); ok {
+		if !strings.HasPrefix(after, "}") {
+			meta += ","
+		}
+		return before + `"_meta":{` + meta + after
+	}
+	meta = `{"_meta":{` + meta + `}`
+	if strings.TrimSpace(params) == "{}" {
+		return meta + "}"
+	}
+	return meta + "," + params[1:]
+}
+
+type httpClient struct {
+	url, rev, session string
+	client            *http.Client
+	ids               atomic.Int64
+}
+
+func httpConn(rev string, opts mcp.StreamableHTTPOptions) func(testing.TB, *idempotency.Idempotency, *mcp.Server) conn {
+	return func(t testing.TB, idem *idempotency.Idempotency, server *mcp.Server) conn {
+		ts := httptest.NewServer(idem.Handler(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &opts)))
+		c := &httpClient{url: ts.URL, rev: rev, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+		t.Cleanup(func() { c.client.CloseIdleConnections(); ts.CloseClientConnections(); ts.Close() })
+		if rev == legacyRevision && !opts.Stateless {
+			c.initialize(t)
+		}
+		return c
+	}
+}
+
+func (c *httpClient) revision() string { return c.rev }
+
+func (c *httpClient) initialize(t testing.TB) {
+	resp, err := c.post(t.Context(), "initialize", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+legacyRevision+
+		`","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.session = resp.Header.Get("Mcp-Session-Id")
+	resp.Body.Close()
+	if resp, err = c.post(t.Context(), "", `{"jsonrpc":"2.0","method":"notifications/initialized","params":{}}`); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+}
+
+func (c *httpClient) post(ctx context.Context, method, body string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header.Set("MCP-Protocol-Version", c.rev)
+	if c.session != "" {
+		req.Header.Set("Mcp-Session-Id", c.session)
+	}
+	if c.rev == modernRevision && method != "" {
+		req.Header.Set("Mcp-Method", method)
+		var named struct {
+			Params struct {
+				Name string `json:"name"`
+			} `json:"params"`
+		}
+		if json.Unmarshal([]byte(body), &named) == nil && named.Params.Name != "" {
+			req.Header.Set("Mcp-Name", named.Params.Name)
+		}
+	}
+	return c.client.Do(req)
+}
+
+func (c *httpClient) call(ctx context.Context, method, params string) (reply, error) {
+	id := c.ids.Add(1)
+	resp, err := c.post(ctx, method, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, withMeta(c.rev, params)))
+	if err != nil {
+		return reply{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return reply{}, err
+	}
+	return lastMessage(resp, body)
+}
+
+// lastMessage finds the response in a JSON or SSE body.
+func lastMessage(resp *http.Response, body []byte) (reply, error) {
+	raw := body
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		for line := range bytes.Lines(body) {
+			if data, ok := bytes.CutPrefix(line, []byte("data: ")); ok {
+				raw = data
+			}
+		}
+	}
+	var r reply
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return reply{}, fmt.Errorf("status %d, body %q: %w", resp.StatusCode, body, err)
+	}
+	return r, nil
+}
+
+// pipeClient speaks over the bytes of a stdio transport.
+type pipeClient struct {
+	rev string
+	w   io.WriteCloser
+	ids atomic.Int64
+
+	mu      sync.Mutex
+	pending map[int64]chan reply
+}
+
+func pipeConn(rev string) func(testing.TB, *idempotency.Idempotency, *mcp.Server) conn {
+	return func(t testing.TB, idem *idempotency.Idempotency, server *mcp.Server) conn {
+		inR, inW := io.Pipe()
+		outR, outW := io.Pipe()
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = server.Run(ctx, idem.Transport(&mcp.IOTransport{Reader: inR, Writer: outW}))
+		}()
+		c := &pipeClient{rev: rev, w: inW, pending: map[int64]chan reply{}}
+		go c.read(outR)
+		t.Cleanup(func() { inW.Close(); cancel(); outR.Close(); <-done })
+		if rev == legacyRevision {
+			if _, err := c.call(t.Context(), "initialize", `{"protocolVersion":"`+rev+`","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}`); err != nil {
+				t.Fatal(err)
+			}
+			c.send(`{"jsonrpc":"2.0","method":"notifications/initialized","params":{}}`)
+		}
+		return c
+	}
+}
+
+func (c *pipeClient) revision() string { return c.rev }
+
+func (c *pipeClient) send(line string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fmt.Fprintln(c.w, line)
+}
+
+func (c *pipeClient) read(r io.Reader) {
+	lines := bufio.NewReader(r)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		var m struct {
+			reply
+			ID int64 `json:"id"`
+		}
+		if json.Unmarshal(line, &m) != nil {
+			continue
+		}
+		c.mu.Lock()
+		ch := c.pending[m.ID]
+		delete(c.pending, m.ID)
+		c.mu.Unlock()
+		if ch != nil {
+			ch <- m.reply
+		}
+	}
+}
+
+func (c *pipeClient) call(ctx context.Context, method, params string) (reply, error) {
+	id := c.ids.Add(1)
+	ch := make(chan reply, 1)
+	c.mu.Lock()
+	c.pending[id] = ch
+	c.mu.Unlock()
+	c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, withMeta(c.rev, params)))
+	select {
+	case r := <-ch:
+		return r, nil
+	case <-ctx.Done():
+		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+		return reply{}, ctx.Err()
+	}
+}
