@@ -7,6 +7,10 @@
 // Schema, the TypeScript fragment and the example messages beside them are
 // generated from them or checked against them.
 //
+// It does not judge messages: decoding a value into these types checks no rule
+// beyond the types of its members, except that [ParseKey] and [CheckNamespace]
+// check keys and namespaces. The rules as a whole are in schema.json.
+//
 // The package imports the standard library alone, so that any Go program can
 // use it without taking on an SDK.
 package schema

@@ -61,24 +61,34 @@ func CheckNamespace(ns string) error {
 	return nil
 }
 
-// ShortKey returns a form of the key that is fit for logs and messages: the
-// namespace and the first characters of the rest, never the whole.
+// ShortKey returns a form of the key that is fit for logs and messages: up to
+// 12 characters of the namespace, which is no secret, and of the rest up to 6
+// and never more than half. A string without a namespace counts as all rest.
+// Bytes that no key has are shown as question marks, so that a malformed key
+// cannot forge a line of a log.
 func ShortKey(key string) string {
-	const keep = 6
-	ns, local, ok := strings.Cut(key, ".")
-	if !ok || len(ns) > MaxNamespaceLen {
-		if len(key) > keep {
-			return key[:keep] + "…"
+	const keepNamespace, keepLocal = 12, 6
+	prefix, local := "", key
+	if ns, rest, ok := strings.Cut(key, "."); ok && len(ns) <= MaxNamespaceLen {
+		prefix, local = printable(ns)+".", rest
+		if len(ns) > keepNamespace {
+			prefix = printable(ns[:keepNamespace]) + "…."
 		}
-		return key
 	}
-	if len(local) > keep {
-		local = local[:keep] + "…"
+	if local == "" {
+		return prefix
 	}
-	if len(ns) > 12 {
-		ns = ns[:12] + "…"
+	return prefix + printable(local[:min(keepLocal, len(local)/2)]) + "…"
+}
+
+func printable(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if !keyChar(c) {
+			b[i] = '?'
+		}
 	}
-	return ns + "." + local
+	return string(b)
 }
 
 func keyChar(c byte) bool {

@@ -47,7 +47,8 @@ type CallToolParams struct {
 	// Name of the tool.
 	Name string `json:"name" jsonschema_description:"Name of the tool."`
 
-	// Arguments of the call; absent means the same as an empty object.
+	// Arguments of the call; absent means the same as an empty object. A
+	// decoder rounds integers above 2⁵³ here unless it uses json.Number.
 	Arguments map[string]any `json:"arguments,omitempty" jsonschema_description:"Arguments of the call. Absent means the same as an empty object."`
 
 	// IdempotencyKey is minted once per intended call and sent again,

@@ -179,6 +179,17 @@ func wireError(err error) *jsonrpc.Error {
 	return e
 }
 
+// ownError is wireError for what the tool raised. The extension's code would
+// make the client read it as the server's word on this call, for example when
+// the tool passes on what a server behind it said (SEP, "Errors").
+func ownError(err error) *jsonrpc.Error {
+	e := wireError(err)
+	if e.Code != schema.ErrorCode {
+		return e
+	}
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: e.Message, Data: e.Data}
+}
+
 // rawResult replays a result whose type is not the SDK's.
 type rawResult struct {
 	mcp.ResultBase

@@ -163,7 +163,7 @@ func (c *call) ending(runCtx context.Context, res mcp.Result, err error) (store.
 			"tool", c.req.Params.Name, "key", c.shortKey(), "cause", context.Cause(runCtx))
 		return store.End{Event: store.Lose}, answer{err: c.unknown()}
 	case err != nil:
-		raised := wireError(err)
+		raised := ownError(err)
 		blob, encErr := encodeError(raised)
 		if encErr != nil {
 			return c.unencodable(encErr)
@@ -215,7 +215,7 @@ func (c *call) asked(tool *mcp.CallToolResult) (store.End, answer) {
 // the question before it stands.
 func (c *call) rejected(res mcp.Result, err error) answer {
 	if err != nil {
-		return answer{err: markError(wireError(err), false)}
+		return answer{err: markError(ownError(err), false)}
 	}
 	return answer{res: c.marked(res)}
 }
