@@ -57,6 +57,9 @@ const (
 	// Reject: a continuation was refused by the tool before it did anything;
 	// the question before it stands.
 	Reject
+	// TakeOver: the lease of a transactional run passed, so that nothing of it
+	// can be committed any more, and another attempt runs.
+	TakeOver
 	// Lose: the run ended, or was given up, without a word on its effect.
 	Lose
 	// ResolveCompleted and ResolveNoEffect are an operator's word on an
@@ -80,6 +83,8 @@ func (e Event) String() string {
 		return "ask"
 	case Reject:
 		return "reject"
+	case TakeOver:
+		return "takeOver"
 	case Lose:
 		return "lose"
 	case ResolveCompleted:
@@ -97,7 +102,7 @@ func States() []State {
 
 // Events lists every event.
 func Events() []Event {
-	return []Event{Reserve, Continue, Complete, DeclareNoEffect, Ask, Reject, Lose, ResolveCompleted, ResolveNoEffect}
+	return []Event{Reserve, Continue, Complete, DeclareNoEffect, Ask, Reject, TakeOver, Lose, ResolveCompleted, ResolveNoEffect}
 }
 
 // A Transition is one row of the record's life cycle.
@@ -118,6 +123,7 @@ func Transitions() []Transition {
 		{Running, DeclareNoEffect, NoEffect, "the tool said that it had no effect", true},
 		{Running, Ask, Waiting, "the tool asked for input", true},
 		{Running, Reject, Waiting, "the tool refused a continuation before doing anything; its question stands", true},
+		{Running, TakeOver, Running, "transactional tools only: the lease passed and the effect cannot be committed without it", false},
 		{Running, Lose, Unknown, "crash, panic, lease passed, or cancelled without a word", true},
 		{Waiting, Continue, Running, "an attempt carries the latest nonce", false},
 		{Unknown, Complete, Completed, "the run that was given up ended after all", true},
@@ -141,6 +147,8 @@ func Next(from State, on Event) (State, bool) {
 		return NoEffect, from == Running || from == Unknown
 	case Ask, Reject:
 		return Waiting, from == Running
+	case TakeOver:
+		return Running, from == Running
 	case Lose:
 		return Unknown, from == Running
 	case ResolveCompleted:

@@ -98,6 +98,10 @@ type Attempt struct {
 	Answers Fingerprint
 	// Peek asks to look up without reserving.
 	Peek bool
+	// Transactional says that the run records its end in the transaction of
+	// its effect, by its token. When its lease passes, the next attempt takes
+	// the record over and runs, instead of meeting an unknown outcome.
+	Transactional bool
 }
 
 // Verdict is what Reserve decided.
