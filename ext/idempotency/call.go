@@ -121,6 +121,8 @@ func (c *call) prepare(ctx context.Context, key string, continued round, wrapped
 		Fingerprint: fp,
 		Token:       c.newToken(),
 		Lease:       c.Idempotency.opt.Lease,
+
+		Transactional: c.isTransactional(p.Name),
 	}
 	if c.attempt.Answers, err = answersOf(p.InputResponses); err != nil {
 		return invalidParams("inputResponses: %v", err)

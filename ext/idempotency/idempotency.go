@@ -38,9 +38,10 @@ type Idempotency struct {
 
 	waiters atomic.Int64 // duplicates that wait now
 
-	mu      sync.Mutex
-	runs    map[store.Token]*run     // of this process, under way
-	orphans map[store.Token]struct{} // perhaps reserved, never started
+	mu            sync.Mutex
+	runs          map[store.Token]*run     // of this process, under way
+	orphans       map[store.Token]struct{} // perhaps reserved, never started
+	transactional map[string]bool          // tools that enlist their transaction
 }
 
 // New returns the middleware. opt may be nil. It panics on options that can
@@ -48,10 +49,11 @@ type Idempotency struct {
 // [schema.KeyUse].
 func New(opt *Options) *Idempotency {
 	m := &Idempotency{
-		opt:     opt.withDefaults(),
-		lifter:  wire.NewLifter(),
-		runs:    map[store.Token]*run{},
-		orphans: map[store.Token]struct{}{},
+		opt:           opt.withDefaults(),
+		lifter:        wire.NewLifter(),
+		runs:          map[store.Token]*run{},
+		orphans:       map[store.Token]struct{}{},
+		transactional: map[string]bool{},
 	}
 	_, _ = rand.Read(m.tokenBase[:]) // never fails
 	return m

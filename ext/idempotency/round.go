@@ -24,10 +24,9 @@ const statePrefix = "idem1."
 
 // A round is what an attempt carries of the round that it continues.
 type round struct {
-	nonce   store.Nonce
-	key     string
-	state   string // the tool's own
-	answers store.Fingerprint
+	nonce store.Nonce
+	key   string
+	state string // the tool's own
 }
 
 func newNonce() (n store.Nonce) {

@@ -91,19 +91,31 @@ func (c *call) execute(ctx context.Context, r *run, reserved store.Reservation) 
 		defer c.keepLease(ref, cancel)()
 	}
 
+	var tx Transaction
+	runCtx = context.WithValue(runCtx, enlistContext{}, &tx)
 	ended := false
 	defer func() {
 		if !ended { // a panic, or the goroutine exits; it is not ours to stop
-			c.Idempotency.opt.Logger.Error("idempotency: the tool did not return, its outcome is unknown",
-				"tool", c.req.Params.Name, "key", c.shortKey())
-			c.conclude(ctx, r, ref, store.End{Event: store.Lose}, nil)
+			c.Idempotency.opt.Logger.Error("idempotency: the tool did not return", "tool", c.req.Params.Name, "key", c.shortKey())
+			end, a := store.End{Event: store.Lose}, answer{}
+			if tx != nil {
+				c.rollback(ctx, tx)
+				end, a = undone(end, a)
+			}
+			c.conclude(ctx, r, ref, end, a.blob)
 		}
 	}()
 	result, toolErr := c.handler(runCtx)
-	end, answer := c.ending(runCtx, result, toolErr)
+	end, a := c.ending(runCtx, result, toolErr)
 	ended = true
-	c.conclude(ctx, r, ref, end, answer.blob)
-	return answer.res, answer.err
+	if tx != nil {
+		if res, done, err := c.commit(ctx, r, tx, ref, end, a); done {
+			return res, err
+		}
+		end, a = undone(end, a)
+	}
+	c.conclude(ctx, r, ref, end, a.blob)
+	return a.res, a.err
 }
 
 // handler calls the tool, unless the call is also identified by an argument of
@@ -252,8 +264,14 @@ func (c *call) conclude(ctx context.Context, r *run, ref store.RunRef, end store
 		c.Idempotency.opt.Logger.Error("idempotency: the end of a call was not recorded; later attempts get an unknown outcome",
 			"tool", c.req.Params.Name, "key", c.shortKey(), "end", end.Event.String(), "error", err)
 	}
+	c.release(r, blob)
+}
+
+// release wakes those who joined a run, with its answer or, when that is nil,
+// to look at the record.
+func (m *Idempotency) release(r *run, blob []byte) {
 	r.blob = blob
-	c.unregister(r)
+	m.unregister(r)
 	close(r.done)
 }
 
@@ -283,6 +301,9 @@ func (c *call) limit(ref store.RunRef, cancel context.CancelCauseFunc) (stop fun
 	}
 	t := time.AfterFunc(limit, func() {
 		cancel(fmt.Errorf("%w (%v)", errTooLong, limit))
+		if c.attempt.Transactional {
+			return // what it did is undone, or it commits in time
+		}
 		// Those who ask from now on learn that nobody knows. If the tool ends
 		// after all, its word replaces this.
 		if err := c.record(context.Background(), ref, store.End{Event: store.Lose}); err != nil && !errors.Is(err, store.ErrFenced) {
