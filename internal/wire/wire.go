@@ -293,6 +293,9 @@ func ParseEnvelope(msg []byte) (*Envelope, error) {
 	if err := json.Unmarshal(msg, &e); err != nil {
 		return nil, err
 	}
+	if string(e.Error) == "null" {
+		e.Error = nil // some peers send it beside a result
+	}
 	return &e, nil
 }
 

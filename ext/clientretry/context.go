@@ -1,0 +1,52 @@
+package clientretry
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"time"
+)
+
+type keyContext struct{}
+type reportContext struct{}
+
+// WithKey gives the next CallTool with the returned context a key that the
+// caller has made with [Session.MintKey] and, usually, persisted: whole, as it
+// is. It is for one intended call. Towards a server without the capability it
+// is not sent, and the call is made once.
+func WithKey(ctx context.Context, key string) context.Context {
+	return context.WithValue(ctx, keyContext{}, key)
+}
+
+// Report is what became of a call on the wire. It is filled in when the call
+// returns and must not be read before.
+type Report struct {
+	// Key is the whole key of the last attempt; empty when it had none.
+	Key string
+	// Attempts that were made. Path checks are counted in PathChecks.
+	Attempts   int
+	PathChecks int
+	// Replayed is true when the answer came from the server's record.
+	Replayed bool
+	// KeyHonoured is true when the server's answer says that it knew the key.
+	KeyHonoured bool
+	// PossibleDuplicate is true when an attempt was lost and a later one was
+	// answered by a server that did not know the key: it may have run twice.
+	PossibleDuplicate bool
+	// Losses in their order.
+	Losses []Loss
+	// Elapsed is how long the call took, waits included.
+	Elapsed time.Duration
+}
+
+// WithReport returns a context whose next CallTool fills in the report.
+func WithReport(ctx context.Context) (context.Context, *Report) {
+	r := new(Report)
+	return context.WithValue(ctx, reportContext{}, r), r
+}
+
+// mint makes a key: the namespace, a dot, and 26 characters that hold 128
+// random bits.
+func mint(namespace string) string {
+	return namespace + "." + strings.ToLower(rand.Text())
+}
