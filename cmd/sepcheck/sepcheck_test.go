@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -143,5 +144,36 @@ func TestTheDemoRunsFromTheCommandLine(t *testing.T) {
 	}
 	if n := strings.Count(errs, "\n"); n != 24 || strings.Contains(errs, "\x1b") {
 		t.Errorf("progress has %d lines, want one a row and no control characters:\n%s", n, errs)
+	}
+	wantREADME(t, got.Rows)
+}
+
+// wantREADME compares the README's table with what the demo found just now,
+// but for the times, and for the number of calls where that depends on them.
+func wantREADME(t *testing.T, rows []demo.Row) {
+	t.Helper()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inREADME := map[string][]string{}
+	for line := range strings.Lines(string(readme)) {
+		cells := strings.Split(line, "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(strings.ReplaceAll(cells[i], "¹", ""))
+		}
+		if len(cells) == 8 {
+			inREADME[cells[1]+" "+cells[2]] = cells
+		}
+	}
+	for _, r := range rows {
+		cells := inREADME[fmt.Sprint(r.Fault, " ", r.Stack)]
+		if cells == nil {
+			t.Errorf("the README's table has no row for %s, %s", r.Fault, r.Stack)
+			continue
+		}
+		if cells[4] != fmt.Sprint(r.Charges) || cells[5] != fmt.Sprint(r.Outcome) {
+			t.Errorf("the README says %s charges and %q for %s, %s; the demo found %d and %q", cells[4], cells[5], r.Fault, r.Stack, r.Charges, r.Outcome)
+		}
 	}
 }

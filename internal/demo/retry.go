@@ -14,7 +14,6 @@ import (
 // payRetry is the SDK's client with clientretry, whatever the server is.
 func payRetry(ctx context.Context, p path, timeout time.Duration) (told, error) {
 	opts := &clientretry.Options{
-		Attempts:       5,
 		AttemptTimeout: timeout,
 		Deadline:       8 * time.Second,
 		BackoffBase:    20 * time.Millisecond,
