@@ -3,6 +3,8 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -159,6 +161,16 @@ func (c *call) check(ctx context.Context) (mcp.Result, error) {
 // wait for another run.
 func (c *call) serve(ctx context.Context) (mcp.Result, error) {
 	deadline := time.Now().Add(c.Idempotency.opt.WaitLimit)
+	if c.inner != "" && !c.attempt.Peek {
+		if err := c.awaitInner(ctx, deadline); err != nil {
+			return nil, err
+		}
+	}
+	return c.serveUntil(ctx, deadline)
+}
+
+// serveUntil is serve with a limit for all waits together.
+func (c *call) serveUntil(ctx context.Context, deadline time.Time) (mcp.Result, error) {
 	for {
 		r := c.register(c.attempt.Token)
 		res, err := c.reserve(ctx)
@@ -166,9 +178,7 @@ func (c *call) serve(ctx context.Context) (mcp.Result, error) {
 			c.unregister(r)
 		}
 		if err != nil {
-			c.Idempotency.opt.Logger.Error("idempotency: store unavailable, call refused", "key", c.shortKey(), "error", err)
-			return nil, extError(schema.ReasonStoreUnavailable, c.Idempotency.opt.RetryAfter, "",
-				"nothing was run: the record store does not answer; send the same key again later")
+			return nil, c.unavailable(err)
 		}
 		switch res.Verdict {
 		case store.Run:
@@ -254,7 +264,7 @@ func (c *call) replay(_ context.Context, rec store.Record) (mcp.Result, error) {
 		return nil, extError(schema.ReasonResultUnavailable, 0, "",
 			"the call with key %s ran to its end, but its result is not kept; do not repeat it under a new key without checking its effect", c.shortKey())
 	}
-	res, err := decode(rec.Outcome, true)
+	res, err := decode(rec.Outcome, modern(c.req))
 	if errors.Is(err, errBlob) {
 		c.Idempotency.opt.Logger.Error("idempotency: record unreadable", "key", c.shortKey(), "error", err)
 		return nil, extError(schema.ReasonResultUnavailable, 0, "", "the call with key %s ran to its end, but its record cannot be read", c.shortKey())
@@ -262,16 +272,35 @@ func (c *call) replay(_ context.Context, rec store.Record) (mcp.Result, error) {
 	return res, err
 }
 
+// unavailable is the answer when the store could not be asked; nil for nil.
+func (c *call) unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	c.Idempotency.opt.Logger.Error("idempotency: store unavailable, call refused", "key", c.shortKey(), "error", err)
+	return extError(schema.ReasonStoreUnavailable, c.Idempotency.opt.RetryAfter, "",
+		"nothing was run: the record store does not answer; send the same key again later")
+}
+
 func (c *call) unknown() error {
 	return extError(schema.ReasonOutcomeUnknown, 0, "",
 		"a call with the key %s started and how it ended is not known; it was not run again. Check its effect before calling anew", c.shortKey())
 }
 
-func (c *call) shortKey() string { return schema.ShortKey(c.attempt.Key) }
+// shortKey names the key in messages and logs.
+func (c *call) shortKey() string {
+	if strings.HasPrefix(c.attempt.Key, argumentPrefix) {
+		return fmt.Sprintf("in its argument %q", c.opt.KeyArgument)
+	}
+	return schema.ShortKey(c.attempt.Key)
+}
 
 // storeContext bounds a step of the store, and keeps it from being cut short
 // by a caller that goes away: half a reserve helps nobody.
 func (m *Idempotency) storeContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	if m.local {
+		return ctx, func() {} // it does not look at it
+	}
 	return context.WithTimeout(context.WithoutCancel(ctx), m.opt.StoreTimeout)
 }
 

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/mcp-idempotency/mcp-idempotency/ext/idempotency"
+	"github.com/mcp-idempotency/mcp-idempotency/ext/idempotency/store/memory"
 	"github.com/mcp-idempotency/mcp-idempotency/schema"
 )
 
@@ -24,6 +28,8 @@ type fixture struct {
 	t       testing.TB
 	idem    *idempotency.Idempotency
 	server  *mcp.Server
+	clock   *clock
+	memory  *memory.Store // nil when the options have a store
 	effects atomic.Int64
 
 	mu      sync.Mutex
@@ -45,13 +51,106 @@ type receipt struct {
 }
 
 func newFixture(t testing.TB, c connector, opt *idempotency.Options) *fixture {
-	f := &fixture{t: t, gates: map[string]chan struct{}{}, entered: make(chan string, 4096)}
-	f.server = mcp.NewServer(&mcp.Implementation{Name: "fixture", Version: "1"}, nil)
-	f.idem = idempotency.New(opt)
-	f.idem.Install(f.server)
-	f.addTools()
+	return newFixtureStore(t, c, opt, nil)
+}
+
+func newFixtureStore(t testing.TB, c connector, opt *idempotency.Options, mem *memory.Options) *fixture {
+	f := newServer(t, opt, mem)
 	f.conn = c.connect(t, f.idem, f.server)
 	return f
+}
+
+// newServer makes a fixture without a connection.
+func newServer(t testing.TB, opt *idempotency.Options, mem *memory.Options) *fixture {
+	f := &fixture{t: t, clock: newClock(), gates: map[string]chan struct{}{}, entered: make(chan string, 4096)}
+	var o idempotency.Options
+	if opt != nil {
+		o = *opt
+	}
+	if o.Store == nil {
+		var m memory.Options
+		if mem != nil {
+			m = *mem
+		}
+		m.Now = f.clock.Now
+		f.memory = memory.New(&m)
+		o.Store = f.memory
+	}
+	f.server = mcp.NewServer(&mcp.Implementation{Name: "fixture", Version: "1"}, nil)
+	f.idem = idempotency.New(&o)
+	f.idem.Install(f.server)
+	f.addTools()
+	t.Cleanup(func() { // what the SDK's HTTP handler keeps until a timeout
+		for session := range f.server.Sessions() {
+			session.Close()
+		}
+	})
+	return f
+}
+
+// clock is a clock that moves when it is told to.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func newClock() *clock { return &clock{now: time.Unix(1_800_000_000, 0)} }
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// eventually waits for a state that no channel announces.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(200 * time.Microsecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+// start makes a call in the background.
+func (f *fixture) start(ctx context.Context, tool, key, args string) *pending {
+	p := &pending{done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.reply, p.err = f.call(ctx, "tools/call", toolParams(tool, key, args))
+	}()
+	return p
+}
+
+// pending is a call under way.
+type pending struct {
+	done  chan struct{}
+	reply reply
+	err   error
+}
+
+func (p *pending) wait(t testing.TB) reply {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("no answer within 30 s")
+	}
+	if p.err != nil {
+		t.Fatal(p.err)
+	}
+	return p.reply
 }
 
 func (f *fixture) addTools() {
@@ -63,6 +162,10 @@ func (f *fixture) addTools() {
 	}
 	mcp.AddTool(f.server, &mcp.Tool{Name: "gated"}, f.gated)
 	mcp.AddTool(f.server, &mcp.Tool{Name: "abortable"}, f.gated)
+	mcp.AddTool(f.server, &mcp.Tool{Name: "open"}, func(_ context.Context, _ *mcp.CallToolRequest, in gateArgs) (*mcp.CallToolResult, any, error) {
+		close(f.gate(in.Gate))
+		return nil, nil, nil
+	})
 	mcp.AddTool(f.server, &mcp.Tool{Name: "declines"}, func(context.Context, *mcp.CallToolRequest, chargeArgs) (*mcp.CallToolResult, any, error) {
 		f.effects.Add(1)
 		return nil, nil, errors.New("card declined")
@@ -100,6 +203,17 @@ func (f *fixture) gate(name string) chan struct{} {
 		f.gates[name] = make(chan struct{})
 	}
 	return f.gates[name]
+}
+
+// finish opens a gate and checks that the run behind it ends with a result.
+func (f *fixture) finish(run *pending, gate string) reply {
+	f.t.Helper()
+	close(f.gate(gate))
+	r := run.wait(f.t)
+	if r.Error != nil || r.marker() == nil {
+		f.t.Errorf("the run at gate %q ended with %v", gate, r)
+	}
+	return r
 }
 
 func (f *fixture) awaitEntered(gate string) {
@@ -158,7 +272,7 @@ func (f *fixture) declared() (schema.ServerSettings, error) {
 	default:
 		var fresh conn
 		if c, ok := f.conn.(*httpClient); ok {
-			fresh = &httpClient{url: c.url, rev: c.rev, client: c.client}
+			fresh = &httpClient{url: c.url, rev: c.rev, client: c.client, bearer: c.bearer}
 		} else {
 			return f.idemSettings()
 		}
@@ -225,13 +339,41 @@ func (f *fixture) wantEffects(n int64) {
 	}
 }
 
+// wantReason checks an extension error as a whole: code, reason, outcome,
+// which members its data has, and that it travels on HTTP 200.
 func wantReason(t testing.TB, r reply, want schema.Reason) {
 	t.Helper()
 	d := r.ext()
 	if d.Reason != want {
 		t.Fatalf("got %v, want the reason %s", r, want)
 	}
+	members := []string{"reason", "outcome"}
+	switch want {
+	case schema.ReasonCapacityExceeded, schema.ReasonStoreUnavailable, schema.ReasonStillRunning:
+		members = append(members, "retryAfterMs")
+		if d.RetryAfterMs == nil || *d.RetryAfterMs <= 0 {
+			t.Errorf("%s without a positive retryAfterMs: %v", want, r)
+		}
+	case schema.ReasonNamespaceNotHeld, schema.ReasonNamespaceClosed:
+		members = append(members, "keyNamespace")
+		if err := schema.CheckNamespace(d.KeyNamespace); err != nil {
+			t.Errorf("%s: %v: %v", want, err, r)
+		}
+	}
+	var data map[string]any
+	if err := json.Unmarshal(r.Error.Data, &data); err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Sorted(maps.Keys(data)); !slices.Equal(got, slices.Sorted(slices.Values(members))) {
+		t.Errorf("%s has the data members %v, want %v", want, got, members)
+	}
 	if outcome, _ := schema.OutcomeOf(want); d.Outcome != outcome {
 		t.Errorf("reason %s came with outcome %q, want %q", want, d.Outcome, outcome)
+	}
+	if r.status != 0 && r.status != http.StatusOK {
+		t.Errorf("%s came with HTTP status %d", want, r.status)
+	}
+	if r.Error.Message == "" {
+		t.Errorf("%s has no message", want)
 	}
 }

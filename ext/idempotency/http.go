@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
+	"strconv"
+
+	"github.com/mcp-idempotency/mcp-idempotency/schema"
 )
 
 // adapterHeader tells the middleware that a request came through the adapter.
@@ -32,8 +36,13 @@ func (m *Idempotency) Handler(next http.Handler) http.Handler {
 				http.Error(w, "failed to read body", http.StatusBadRequest)
 				return
 			}
-			// A body that is not JSON is the SDK's to refuse.
-			if lifted, err := m.lifter.Message(body); err == nil && len(lifted) != len(body) {
+			lifted, err := m.lifter.Message(body)
+			switch {
+			case err != nil && namesKey(body):
+				// The SDK might read more than JSON, and then would not see the key.
+				http.Error(w, "malformed payload: "+err.Error(), http.StatusBadRequest)
+				return
+			case err == nil && len(lifted) != len(body):
 				body = lifted
 				r2.ContentLength = int64(len(body))
 			}
@@ -41,6 +50,18 @@ func (m *Idempotency) Handler(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r2)
 	})
+}
+
+var escapedASCII = regexp.MustCompile(`\\u00[0-7][0-9A-Fa-f]`)
+
+// namesKey reports whether the member's name is anywhere in the text, in any
+// spelling.
+func namesKey(text []byte) bool {
+	plain := escapedASCII.ReplaceAllFunc(text, func(escape []byte) []byte {
+		c, _ := strconv.ParseUint(string(escape[2:]), 16, 8) // four digits
+		return []byte{byte(c)}
+	})
+	return bytes.Contains(plain, []byte(schema.ParamKey))
 }
 
 func (m *Idempotency) readBody(r *http.Request) ([]byte, error) {

@@ -38,6 +38,9 @@ type Idempotency struct {
 
 	waiters atomic.Int64 // duplicates that wait now
 
+	watchdog watchdog // of the execution limits
+	local    bool     // the store's steps never block
+
 	mu            sync.Mutex
 	runs          map[store.Token]*run     // of this process, under way
 	orphans       map[store.Token]struct{} // perhaps reserved, never started
@@ -55,6 +58,7 @@ func New(opt *Options) *Idempotency {
 		orphans:       map[store.Token]struct{}{},
 		transactional: map[string]bool{},
 	}
+	_, m.local = m.opt.Store.(store.Local)
 	_, _ = rand.Read(m.tokenBase[:]) // never fails
 	return m
 }

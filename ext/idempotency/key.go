@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -68,19 +69,33 @@ func argumentKey(tool, argument string, arguments json.RawMessage) (string, erro
 	var value string
 	switch {
 	case raw[0] == '"':
-		if err := json.Unmarshal(raw, &value); err != nil || value == "" || len(value) > schema.MaxKeyLen || !utf8.ValidString(value) {
+		if err := json.Unmarshal(raw, &value); err != nil || value == "" || utf8.RuneCountInString(value) > schema.MaxKeyLen {
 			return "", badArgumentKey(argument)
 		}
+		value = `"` + value // which no number starts with
 	case raw[0] == '-' || raw[0] >= '0' && raw[0] <= '9':
 		if !plainInteger(raw) || bytes.HasPrefix(raw, []byte("-0")) {
 			return "", badArgumentKey(argument)
 		}
-		value = "#" + string(raw)
+		value = string(raw)
 	default:
 		return "", badArgumentKey(argument)
 	}
 	sum := sha256.Sum256([]byte(tool + "\x00" + argument + "\x00" + value))
-	return ".arg:" + base64.RawURLEncoding.EncodeToString(sum[:]), nil
+	return argumentPrefix + base64.RawURLEncoding.EncodeToString(sum[:]), nil
+}
+
+// argumentPrefix starts the record keys that stand for a tool's argument.
+const argumentPrefix = ".arg:"
+
+// isRecordKey reports whether requestKey or argumentKey can have made the key.
+func isRecordKey(key string) bool {
+	if digest, ok := strings.CutPrefix(key, argumentPrefix); ok {
+		sum, err := base64.RawURLEncoding.Strict().DecodeString(digest)
+		return err == nil && len(sum) == sha256.Size && !strings.ContainsAny(digest, "\r\n")
+	}
+	_, _, err := schema.ParseKey(key)
+	return err == nil
 }
 
 func badArgumentKey(argument string) *jsonrpc.Error {

@@ -17,6 +17,7 @@ import (
 // the JSON of it.
 const (
 	blobResult   = 'r' // a *mcp.CallToolResult
+	blobExact    = 'x' // one whose content the SDK's types cannot hold
 	blobOther    = 'o' // another mcp.Result, as middleware may return
 	blobError    = 'e' // a JSON-RPC error that the tool raised
 	blobNoEffect = 'n' // the message of a NoEffect
@@ -27,16 +28,24 @@ var errBlob = errors.New("the store returned an outcome that this version cannot
 // encodeResult makes the blob of a result.
 func encodeResult(res mcp.Result) ([]byte, error) {
 	kind := byte(blobOther)
-	if _, ok := res.(*mcp.CallToolResult); ok {
+	tool, isTool := res.(*mcp.CallToolResult)
+	switch {
+	case isTool && sdkContent(tool.Content):
 		kind = blobResult
+	case isTool:
+		kind = blobExact
 	}
-	b, err := json.Marshal(res)
+	encode := func() ([]byte, error) { return json.Marshal(res) }
+	if isTool {
+		encode = tool.MarshalJSON // is valid JSON: no need to go over it again
+	}
+	b, err := encode()
 	if err != nil {
 		return nil, err
 	}
 	// The result type belongs to the revision of the request and not to the
-	// result: the SDK adds it to a replay where the revision has it.
-	if rest, ok := bytes.CutSuffix(b, []byte(`,"resultType":"complete"}`)); ok && kind == blobResult {
+	// result: decode adds it where the revision has it.
+	if rest, ok := bytes.CutSuffix(b, []byte(`,"resultType":"complete"}`)); ok && isTool {
 		b = append(rest, '}')
 	}
 	return slices.Insert(b, 0, kind), nil
@@ -55,85 +64,35 @@ func encodeNoEffect(message string) []byte {
 	return append([]byte{blobNoEffect}, message...)
 }
 
-// decode makes a caller's own copy of a recorded answer, marked. No two
-// callers share a pointer: the SDK writes into what it is given.
-func decode(blob []byte, replayed bool) (mcp.Result, error) {
+// decode makes a caller's own copy of a recorded answer, marked as replayed
+// and in the form of the caller's revision. No two callers share a pointer:
+// the SDK writes into what it is given.
+func decode(blob []byte, modern bool) (mcp.Result, error) {
 	if len(blob) == 0 {
 		return nil, errBlob
 	}
 	switch kind, body := blob[0], blob[1:]; kind {
-	case blobResult:
-		res, err := decodeResult(body)
+	case blobResult, blobExact:
+		res, err := decodeResult(body, kind == blobExact, modern)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %v", errBlob, err)
 		}
-		return markResult(res, replayed), nil
+		return markResult(res, true), nil
 	case blobOther:
-		res := &rawResult{body: body}
-		return markResult(res, replayed), nil
+		if !isResult(body) {
+			return nil, errBlob
+		}
+		return markResult(&rawResult{body: body}, true), nil
 	case blobError:
 		var e jsonrpc.Error
 		if err := json.Unmarshal(body, &e); err != nil {
 			return nil, fmt.Errorf("%w: %v", errBlob, err)
 		}
-		return nil, markError(&e, replayed)
+		return nil, markError(&e, true)
 	case blobNoEffect:
 		return nil, noEffectError(string(body))
 	}
 	return nil, errBlob
-}
-
-// decodeResult decodes a result so that it encodes to an equal JSON value:
-// where the SDK's types would send numbers through float64, the bytes stay.
-func decodeResult(body []byte) (*mcp.CallToolResult, error) {
-	var res mcp.CallToolResult
-	if err := json.Unmarshal(body, &res); err != nil {
-		return nil, err
-	}
-	var raw struct {
-		Meta       map[string]json.RawMessage `json:"_meta"`
-		Structured json.RawMessage            `json:"structuredContent"`
-		Content    []struct {
-			Meta map[string]json.RawMessage `json:"_meta"`
-		} `json:"content"`
-	}
-	if err := json.Unmarshal(body, &raw); err != nil {
-		return nil, err
-	}
-	if raw.Structured != nil {
-		res.StructuredContent = raw.Structured
-	}
-	keepExact(res.Meta, raw.Meta)
-	for i, c := range res.Content {
-		if i < len(raw.Content) && raw.Content[i].Meta != nil {
-			keepExact(contentMeta(c), raw.Content[i].Meta)
-		}
-	}
-	return &res, nil
-}
-
-func keepExact(meta mcp.Meta, raw map[string]json.RawMessage) {
-	for name, v := range raw {
-		if meta != nil {
-			meta[name] = v
-		}
-	}
-}
-
-func contentMeta(c mcp.Content) mcp.Meta {
-	switch c := c.(type) {
-	case *mcp.TextContent:
-		return c.Meta
-	case *mcp.ImageContent:
-		return c.Meta
-	case *mcp.AudioContent:
-		return c.Meta
-	case *mcp.ResourceLink:
-		return c.Meta
-	case *mcp.EmbeddedResource:
-		return c.Meta
-	}
-	return nil
 }
 
 // markResult puts the extension's marker into a result's `_meta`.
@@ -196,19 +155,23 @@ type rawResult struct {
 	body json.RawMessage
 }
 
+// isResult reports whether rawResult can encode the bytes.
+func isResult(b []byte) bool {
+	var res *struct {
+		Meta map[string]json.RawMessage `json:"_meta"`
+	}
+	return json.Unmarshal(b, &res) == nil && res != nil
+}
+
 // MarshalJSON merges `_meta` into the recorded result.
 func (r *rawResult) MarshalJSON() ([]byte, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(r.body, &members); err != nil {
 		return nil, err
 	}
-	meta := map[string]any{}
-	if old, ok := members["_meta"]; ok {
-		var raw map[string]json.RawMessage
-		if err := json.Unmarshal(old, &raw); err != nil {
-			return nil, err
-		}
-		keepExact(meta, raw)
+	meta := mcp.Meta{}
+	if err := keepExact(&meta, members["_meta"]); err != nil {
+		return nil, err
 	}
 	for k, v := range r.GetMeta() {
 		meta[k] = v

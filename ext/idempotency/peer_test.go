@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +19,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/mcp-idempotency/mcp-idempotency/ext/idempotency"
+	"github.com/mcp-idempotency/mcp-idempotency/ext/idempotency/store/memory"
 	"github.com/mcp-idempotency/mcp-idempotency/schema"
 )
 
@@ -30,6 +33,7 @@ type reply struct {
 	ID     json.RawMessage `json:"id"`
 	Result json.RawMessage `json:"result"`
 	Error  *wireError      `json:"error"`
+	status int             // of HTTP; 0 on stdio
 }
 
 type wireError struct {
@@ -38,7 +42,7 @@ type wireError struct {
 	Data    json.RawMessage `json:"data"`
 }
 
-// reason returns the extension error's data, or the zero value.
+// ext returns the extension error's data, or the zero value.
 func (r reply) ext() schema.ErrorData {
 	var d schema.ErrorData
 	if r.Error != nil && r.Error.Code == schema.ErrorCode {
@@ -101,16 +105,36 @@ func connectors() []connector {
 	}
 }
 
-// onEach runs a test over every connector.
+// named are the connectors with a word in their names.
+func named(word string) []connector {
+	return slices.DeleteFunc(connectors(), func(c connector) bool { return !strings.Contains(c.name, word) })
+}
+
+// cancelling are the connectors over which a client's leaving reaches the
+// handler's context.
+func cancelling() []connector {
+	propagate := mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}
+	list := []connector{{"http-modern-propagating", httpConn(modernRevision, propagate)}}
+	return append(append(list, named("stateful")...), named("stdio")...)
+}
+
+// onEach runs a test over every connector. opt makes the options of one of
+// them; nil is for none.
 func onEach(t *testing.T, opt func() *idempotency.Options, test func(t *testing.T, f *fixture)) {
-	for _, c := range connectors() {
+	on(t, connectors(), opt, nil, test)
+}
+
+// on is onEach over some connectors, with options for the memory store, whose
+// clock is the fixture's.
+func on(t *testing.T, list []connector, opt func() *idempotency.Options, mem *memory.Options, test func(t *testing.T, f *fixture)) {
+	for _, c := range list {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var o *idempotency.Options
 			if opt != nil {
 				o = opt()
 			}
-			test(t, newFixture(t, c, o))
+			test(t, newFixtureStore(t, c, o, mem))
 		})
 	}
 }
@@ -143,21 +167,40 @@ func withMeta(revision, params string) string {
 }
 
 type httpClient struct {
-	url, rev, session string
-	client            *http.Client
-	ids               atomic.Int64
+	url, rev, session, bearer string
+	header                    http.Header // sent beside the usual ones
+	client                    *http.Client
+	ids                       atomic.Int64
 }
 
 func httpConn(rev string, opts mcp.StreamableHTTPOptions) func(testing.TB, *idempotency.Idempotency, *mcp.Server) conn {
 	return func(t testing.TB, idem *idempotency.Idempotency, server *mcp.Server) conn {
-		ts := httptest.NewServer(idem.Handler(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &opts)))
-		c := &httpClient{url: ts.URL, rev: rev, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
-		t.Cleanup(func() { c.client.CloseIdleConnections(); ts.CloseClientConnections(); ts.Close() })
-		if rev == legacyRevision && !opts.Stateless {
-			c.initialize(t)
-		}
-		return c
+		return dialHTTP(t, idem.Handler(sdkHandler(server, opts)), rev, opts, "")
 	}
+}
+
+func sdkHandler(server *mcp.Server, opts mcp.StreamableHTTPOptions) http.Handler {
+	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &opts)
+}
+
+// dialHTTP serves h and connects to it. A bearer token is sent when not empty.
+func dialHTTP(t testing.TB, h http.Handler, rev string, opts mcp.StreamableHTTPOptions, bearer string) *httpClient {
+	ts := httptest.NewServer(h)
+	c := &httpClient{url: ts.URL, rev: rev, bearer: bearer, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	t.Cleanup(func() { c.client.CloseIdleConnections(); ts.CloseClientConnections(); ts.Close() })
+	if rev == legacyRevision && !opts.Stateless {
+		c.initialize(t)
+	}
+	return c
+}
+
+// as is another client of the same server with another token.
+func (c *httpClient) as(t testing.TB, bearer string) *httpClient {
+	other := &httpClient{url: c.url, rev: c.rev, bearer: bearer, client: c.client}
+	if c.session != "" {
+		other.initialize(t)
+	}
+	return other
 }
 
 func (c *httpClient) revision() string { return c.rev }
@@ -181,9 +224,15 @@ func (c *httpClient) post(ctx context.Context, method, body string) (*http.Respo
 	if err != nil {
 		return nil, err
 	}
+	for name, values := range c.header {
+		req.Header[name] = values
+	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	req.Header.Set("MCP-Protocol-Version", c.rev)
+	if c.bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+c.bearer)
+	}
 	if c.session != "" {
 		req.Header.Set("Mcp-Session-Id", c.session)
 	}
@@ -203,6 +252,14 @@ func (c *httpClient) post(ctx context.Context, method, body string) (*http.Respo
 
 func (c *httpClient) call(ctx context.Context, method, params string) (reply, error) {
 	id := c.ids.Add(1)
+	defer func() {
+		if ctx.Err() != nil && c.session != "" { // as legacy clients do
+			resp, err := c.post(context.Background(), "", fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+			if err == nil {
+				resp.Body.Close()
+			}
+		}
+	}()
 	resp, err := c.post(ctx, method, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, withMeta(c.rev, params)))
 	if err != nil {
 		return reply{}, err
@@ -225,51 +282,74 @@ func lastMessage(resp *http.Response, body []byte) (reply, error) {
 			}
 		}
 	}
-	var r reply
+	r := reply{status: resp.StatusCode}
 	if err := json.Unmarshal(raw, &r); err != nil {
-		return reply{}, fmt.Errorf("status %d, body %q: %w", resp.StatusCode, body, err)
+		return r, fmt.Errorf("status %d, body %q: %w", resp.StatusCode, body, err)
 	}
 	return r, nil
 }
 
 // pipeClient speaks over the bytes of a stdio transport.
 type pipeClient struct {
-	rev string
-	w   io.WriteCloser
-	ids atomic.Int64
+	rev    string
+	w      io.WriteCloser
+	ids    atomic.Int64
+	served chan struct{} // closed when the server is done
 
+	handshake reply // to initialize
+
+	writing sync.Mutex
 	mu      sync.Mutex
-	pending map[int64]chan reply
+	pending map[int64]chan reply // nil when the server hung up
 }
+
+var errHungUp = errors.New("the server closed the pipe")
 
 func pipeConn(rev string) func(testing.TB, *idempotency.Idempotency, *mcp.Server) conn {
 	return func(t testing.TB, idem *idempotency.Idempotency, server *mcp.Server) conn {
-		inR, inW := io.Pipe()
-		outR, outW := io.Pipe()
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_ = server.Run(ctx, idem.Transport(&mcp.IOTransport{Reader: inR, Writer: outW}))
-		}()
-		c := &pipeClient{rev: rev, w: inW, pending: map[int64]chan reply{}}
-		go c.read(outR)
-		t.Cleanup(func() { inW.Close(); cancel(); outR.Close(); <-done })
-		if rev == legacyRevision {
-			if _, err := c.call(t.Context(), "initialize", `{"protocolVersion":"`+rev+`","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}`); err != nil {
-				t.Fatal(err)
-			}
-			c.send(`{"jsonrpc":"2.0","method":"notifications/initialized","params":{}}`)
-		}
-		return c
+		return dialPipe(t, server, idem.Transport, rev)
 	}
+}
+
+// dialPipe runs the server on a pair of pipes and connects to it. wrap is the
+// adapter, if any.
+func dialPipe(t testing.TB, server *mcp.Server, wrap func(mcp.Transport) mcp.Transport, rev string) *pipeClient {
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	ctx, cancel := context.WithCancel(context.Background())
+	var transport mcp.Transport = &mcp.IOTransport{Reader: inR, Writer: outW}
+	if wrap != nil {
+		transport = wrap(transport)
+	}
+	c := &pipeClient{rev: rev, w: inW, pending: map[int64]chan reply{}, served: make(chan struct{})}
+	go func() {
+		defer close(c.served)
+		_ = server.Run(ctx, transport)
+		outW.Close()
+	}()
+	go c.read(outR)
+	t.Cleanup(func() { inW.Close(); cancel(); outR.Close(); <-c.served })
+	c.initialize(t)
+	return c
+}
+
+func (c *pipeClient) initialize(t testing.TB) {
+	if c.rev >= modernRevision {
+		return
+	}
+	var err error
+	c.handshake, err = c.call(t.Context(), "initialize", `{"protocolVersion":"`+c.rev+`","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized","params":{}}`)
 }
 
 func (c *pipeClient) revision() string { return c.rev }
 
 func (c *pipeClient) send(line string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.writing.Lock()
+	defer c.writing.Unlock()
 	fmt.Fprintln(c.w, line)
 }
 
@@ -278,6 +358,12 @@ func (c *pipeClient) read(r io.Reader) {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
+			c.mu.Lock()
+			for _, ch := range c.pending {
+				close(ch)
+			}
+			c.pending = nil
+			c.mu.Unlock()
 			return
 		}
 		var m struct {
@@ -301,11 +387,18 @@ func (c *pipeClient) call(ctx context.Context, method, params string) (reply, er
 	id := c.ids.Add(1)
 	ch := make(chan reply, 1)
 	c.mu.Lock()
+	if c.pending == nil {
+		c.mu.Unlock()
+		return reply{}, errHungUp
+	}
 	c.pending[id] = ch
 	c.mu.Unlock()
 	c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, withMeta(c.rev, params)))
 	select {
-	case r := <-ch:
+	case r, ok := <-ch:
+		if !ok {
+			return reply{}, errHungUp
+		}
 		return r, nil
 	case <-ctx.Done():
 		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))

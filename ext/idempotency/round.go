@@ -54,7 +54,7 @@ func unwrapState(wrapped string) (r round, ok bool) {
 		return round{}, false
 	}
 	key, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil || len(key) == 0 {
+	if err != nil || !isRecordKey(string(key)) {
 		return round{}, false
 	}
 	copy(r.nonce[:], nonce)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/mcp-idempotency/mcp-idempotency/ext/idempotency/store"
@@ -121,17 +122,21 @@ func (c *call) execute(ctx context.Context, r *run, reserved store.Reservation) 
 // handler calls the tool, unless the call is also identified by an argument of
 // the tool's own: then that record decides whether the tool runs.
 func (c *call) handler(ctx context.Context) (mcp.Result, error) {
-	req := c.request()
 	if c.inner == "" {
-		return c.next(context.WithValue(ctx, keyContext{}, c.attempt.ID), methodCallTool, req)
+		return c.next(context.WithValue(ctx, keyContext{}, c.attempt.ID), methodCallTool, c.request())
 	}
-	in := &call{Idempotency: c.Idempotency, req: req, next: c.next, opt: c.opt, state: c.state}
+	return c.within().serveUntil(ctx, endless)
+}
+
+// within is the same call as its key argument identifies it.
+func (c *call) within() *call {
+	in := &call{Idempotency: c.Idempotency, req: c.request(), next: c.next, opt: c.opt, state: c.state}
 	in.attempt = c.attempt
 	in.attempt.Key, in.attempt.Token, in.attempt.Nonce = c.inner, c.newToken(), store.Nonce{}
 	if r, ok := unwrapState(c.state); ok && r.key == c.inner {
 		in.attempt.Nonce, in.state = r.nonce, r.state
 	}
-	return in.serve(ctx)
+	return in
 }
 
 // request is the request that the handler sees: without the round's wrapping.
@@ -157,6 +162,10 @@ type answer struct {
 func (c *call) ending(runCtx context.Context, res mcp.Result, err error) (store.End, answer) {
 	said := err
 	tool, isTool := res.(*mcp.CallToolResult)
+	if err == nil && (res == nil || isTool && tool == nil) {
+		tool, isTool = emptyResult(modern(c.req)), true // the tool ran, and said nothing
+		res = tool
+	}
 	if err == nil && isTool {
 		said = tool.GetError()
 	}
@@ -180,7 +189,7 @@ func (c *call) ending(runCtx context.Context, res mcp.Result, err error) (store.
 		if encErr != nil {
 			return c.unencodable(encErr)
 		}
-		return store.End{Event: store.Complete, Outcome: c.keep(blob)}, answer{err: markError(raised, false), blob: blob}
+		return store.End{Event: store.Complete, Outcome: c.keep(blob)}, answer{err: c.markedError(raised), blob: blob}
 	case isTool && tool.NeedsInput():
 		return c.asked(tool)
 	}
@@ -188,7 +197,7 @@ func (c *call) ending(runCtx context.Context, res mcp.Result, err error) (store.
 	if encErr != nil {
 		return c.unencodable(encErr)
 	}
-	return store.End{Event: store.Complete, Outcome: c.keep(blob)}, answer{res: c.marked(res), blob: blob}
+	return store.End{Event: store.Complete, Outcome: c.keep(blob)}, answer{res: c.marked(res, blob), blob: blob}
 }
 
 // innerEnding ends a call whose tool is guarded by its argument's record too,
@@ -220,16 +229,16 @@ func (c *call) asked(tool *mcp.CallToolResult) (store.End, answer) {
 	if err != nil {
 		return c.unencodable(err)
 	}
-	return store.End{Event: store.Ask, Outcome: blob, Nonce: nonce}, answer{res: c.marked(&question), blob: blob}
+	return store.End{Event: store.Ask, Outcome: blob, Nonce: nonce}, answer{res: c.marked(&question, blob), blob: blob}
 }
 
 // rejected answers a continuation that the tool refused. It is not recorded:
 // the question before it stands.
 func (c *call) rejected(res mcp.Result, err error) answer {
 	if err != nil {
-		return answer{err: markError(ownError(err), false)}
+		return answer{err: c.markedError(ownError(err))}
 	}
-	return answer{res: c.marked(res)}
+	return answer{res: c.marked(res, nil)}
 }
 
 // unencodable ends a run whose answer cannot be put into JSON: it ran.
@@ -249,13 +258,22 @@ func (c *call) keep(blob []byte) []byte {
 
 // marked copies the result before it marks it: the handler may keep its own.
 // A result that another record gave is marked as replayed already.
-func (c *call) marked(res mcp.Result) mcp.Result {
+func (c *call) marked(res mcp.Result, blob []byte) mcp.Result {
 	marker, _ := res.GetMeta()[schema.ExtensionID].(schema.ResultMarker)
 	if tool, ok := res.(*mcp.CallToolResult); ok {
 		copied := *tool
 		res = &copied
+	} else {
+		res = &rawResult{body: blob[1:]}
 	}
 	return markResult(res, c.inner != "" && marker.Replayed)
+}
+
+// markedError is marked for errors that the tool raised.
+func (c *call) markedError(e *jsonrpc.Error) *jsonrpc.Error {
+	var data schema.ToolErrorData
+	_ = json.Unmarshal(e.Data, &data) // data need not be an object
+	return markError(e, c.inner != "" && data.Marker != nil && data.Marker.Replayed)
 }
 
 // conclude records the end and wakes those who joined.
@@ -299,7 +317,7 @@ func (c *call) limit(ref store.RunRef, cancel context.CancelCauseFunc) (stop fun
 	if limit < 0 {
 		return func() {}
 	}
-	t := time.AfterFunc(limit, func() {
+	return c.watchdog.after(limit, func() {
 		cancel(fmt.Errorf("%w (%v)", errTooLong, limit))
 		if c.attempt.Transactional {
 			return // what it did is undone, or it commits in time
@@ -310,7 +328,6 @@ func (c *call) limit(ref store.RunRef, cancel context.CancelCauseFunc) (stop fun
 			c.Idempotency.opt.Logger.Error("idempotency: could not give up a run", "key", c.shortKey(), "error", err)
 		}
 	})
-	return func() { t.Stop() }
 }
 
 // keepLease renews the lease until the run ends. A run that has lost its

@@ -21,6 +21,7 @@ type toolChecker struct {
 type resolvedTool struct {
 	source any // the pointer that the schema was resolved from
 	schema *jsonschema.Resolved
+	flat   *flatSchema // nil when the schema is not that simple
 }
 
 // check returns nil when the call may run. Otherwise it returns the answer
@@ -33,8 +34,8 @@ func (c *toolChecker) check(ctx context.Context, req *mcp.CallToolRequest, next 
 	if tool == nil {
 		return nil, invalidParams("unknown tool %q", req.Params.Name)
 	}
-	schema := c.resolve(tool)
-	if schema == nil {
+	resolved := c.resolve(tool)
+	if resolved.schema == nil || resolved.flat != nil && resolved.flat.accepts(req.Params.Arguments) {
 		return nil, nil
 	}
 	args := map[string]any{}
@@ -44,11 +45,11 @@ func (c *toolChecker) check(ctx context.Context, req *mcp.CallToolRequest, next 
 		}
 	}
 	var value any = args
-	if err := schema.ApplyDefaults(&value); err != nil {
+	if err := resolved.schema.ApplyDefaults(&value); err != nil {
 		return nil, invalidParams("arguments: %v", err)
 	}
-	if err := schema.Validate(&value); err != nil {
-		res := &mcp.CallToolResult{}
+	if err := resolved.schema.Validate(&value); err != nil {
+		res := emptyResult(modern(req))
 		res.SetError(validationError{err})
 		return res, nil
 	}
@@ -87,10 +88,10 @@ func findTool(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHand
 	}
 }
 
-// resolve returns the tool's input schema, ready to validate; nil when it
-// cannot be resolved, as with references to other documents, and the handler
-// has to do it.
-func (c *toolChecker) resolve(tool *mcp.Tool) *jsonschema.Resolved {
+// resolve returns the tool's input schema, ready to validate. Its schema is
+// nil when it cannot be resolved, as with references to other documents, and
+// the handler has to do it.
+func (c *toolChecker) resolve(tool *mcp.Tool) resolvedTool {
 	// AddTool makes new pointers, also for a tool of the same name; middleware
 	// may copy the tool and leaves the schema's pointer.
 	var source any = tool
@@ -100,31 +101,33 @@ func (c *toolChecker) resolve(tool *mcp.Tool) *jsonschema.Resolved {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r, ok := c.resolved[tool.Name]; ok && r.source == source {
-		return r.schema
+		return r
 	}
 	if c.resolved == nil {
 		c.resolved = map[string]resolvedTool{}
 	}
-	r := resolvedTool{source: source, schema: resolveSchema(tool.InputSchema)}
+	r := resolveSchema(tool.InputSchema)
+	r.source = source
 	c.resolved[tool.Name] = r
-	return r.schema
+	return r
 }
 
-func resolveSchema(input any) *jsonschema.Resolved {
+func resolveSchema(input any) (r resolvedTool) {
 	schema, ok := input.(*jsonschema.Schema)
 	if !ok {
 		b, err := json.Marshal(input)
 		if err != nil {
-			return nil
+			return r
 		}
 		schema = new(jsonschema.Schema)
 		if err := json.Unmarshal(b, schema); err != nil {
-			return nil
+			return r
 		}
 	}
 	resolved, err := schema.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
 	if err != nil {
-		return nil
+		return r
 	}
-	return resolved
+	r.schema, r.flat = resolved, newFlatSchema(schema)
+	return r
 }

@@ -27,7 +27,7 @@ func (m *Idempotency) Transport(t mcp.Transport) mcp.Transport {
 	switch t := t.(type) {
 	case *mcp.StdioTransport:
 		return &mcp.IOTransport{
-			Reader: m.liftLines(io.NopCloser(os.Stdin), t.MaxLineLength), Writer: keepOpen{os.Stdout}, MaxLineLength: t.MaxLineLength,
+			Reader: m.liftLines(os.Stdin, t.MaxLineLength), Writer: keepOpen{os.Stdout}, MaxLineLength: t.MaxLineLength,
 		}
 	case *mcp.IOTransport:
 		return &mcp.IOTransport{Reader: m.liftLines(t.Reader, t.MaxLineLength), Writer: t.Writer, MaxLineLength: t.MaxLineLength}
@@ -51,13 +51,16 @@ type lineLifter struct {
 	lift   *wire.Lifter
 	src    *bufio.Reader
 	closer io.Closer
-	limit  int    // of a line, in bytes; negative for none
+	limit  int    // of a message, in bytes; negative for none
 	out    []byte // what Read has yet to return
 	err    error
+
+	split   []byte // the lines so far of a message that spans lines
+	nesting nesting
 }
 
-// errSplitMessage is returned for a message that spans lines, which MCP's
-// stdio transport forbids: passing it on could hide its key.
+// errSplitMessage is returned for a message with a key that spans lines, which
+// MCP's stdio transport forbids: passing on the rest would hide the key.
 var errSplitMessage = errors.New("a JSON-RPC message with an idempotency key spans lines; MCP stdio messages must not contain newlines")
 
 // Read implements io.Reader.
@@ -89,23 +92,66 @@ func (l *lineLifter) next() ([]byte, error) {
 			}
 			return out, err
 		case l.limit > 0 && len(line) > l.limit:
-			return nil, fmt.Errorf("a message exceeds %d bytes (MaxLineLength)", l.limit)
+			return nil, l.tooLong()
 		}
 	}
 }
 
+func (l *lineLifter) tooLong() error {
+	return fmt.Errorf("a message exceeds %d bytes (MaxLineLength)", l.limit)
+}
+
+// lifted returns a line with its key lifted. The SDK puts together a message
+// that spans lines, so those are looked at together; their first ones are
+// passed on before the last has come.
 func (l *lineLifter) lifted(line []byte) ([]byte, error) {
-	if !wire.MayHaveKey(line) {
+	if l.nesting.read(line); l.nesting.depth > 0 || l.nesting.inString {
+		l.split = append(l.split, line...)
+		if l.limit > 0 && len(l.split) > l.limit {
+			return nil, l.tooLong()
+		}
 		return line, nil
 	}
-	out, err := l.lift.Message(line)
-	if err != nil {
-		if bytes.Contains(line, []byte(schema.ParamKey)) {
+	split := l.split
+	l.split, l.nesting = nil, nesting{}
+	if len(split) > 0 {
+		msg := append(split, line...)
+		if out, err := l.lift.Message(msg); err == nil && len(out) != len(msg) {
 			return nil, errSplitMessage
 		}
 		return line, nil
 	}
-	return out, nil
+	// The end of the line is not the message's, and stays.
+	msg := bytes.TrimRight(line, " \t\r\n")
+	out, err := l.lift.Message(msg)
+	if err != nil || len(out) == len(msg) {
+		return line, nil // without a key, or nothing that the SDK takes for a message
+	}
+	return append(out, line[len(msg):]...), nil
+}
+
+// nesting follows how deep in arrays and objects a JSON text is.
+type nesting struct {
+	depth             int
+	inString, escaped bool
+}
+
+func (n *nesting) read(text []byte) {
+	for _, c := range text {
+		switch {
+		case n.escaped:
+			n.escaped = false
+		case n.inString:
+			n.escaped = c == '\\'
+			n.inString = c != '"'
+		case c == '"':
+			n.inString = true
+		case c == '{' || c == '[':
+			n.depth++
+		case c == '}' || c == ']':
+			n.depth--
+		}
+	}
 }
 
 // Close implements io.Closer.

@@ -45,6 +45,14 @@ type Store interface {
 	Await(ctx context.Context, id ID, token Token) error
 }
 
+// Local marks a store whose steps, Await apart, never wait for anything
+// outside the process and never look at their context, so that there is no
+// need to bound them.
+type Local interface {
+	Store
+	Local()
+}
+
 // ErrFenced says that a record does not belong to the run any more: another
 // attempt took over, or an operator has resolved it.
 var ErrFenced = errors.New("the record belongs to another run or is resolved")

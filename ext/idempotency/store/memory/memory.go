@@ -26,7 +26,8 @@ type Options struct {
 	// that is later yet is told to mint anew. Default 1 h.
 	ClosingFor time.Duration
 	// MaxRecords bounds the records of all namespaces. A new key beyond it is
-	// refused. Default 1,048,576, which is about 64 MiB of tombstones.
+	// refused. Default 1,048,576, which is up to 100 MiB of tombstones (60 to
+	// 96 bytes each, by how full the maps are).
 	MaxRecords int
 	// MaxRecordsPerPrincipal bounds the records of one principal. Default
 	// half of MaxRecords; at most MaxRecords.
@@ -54,7 +55,10 @@ type Store struct {
 	questions int64        // bytes of the questions of open calls
 }
 
-var _ store.Store = (*Store)(nil)
+var _ store.Local = (*Store)(nil)
+
+// Local implements [store.Local].
+func (s *Store) Local() {}
 
 // New returns an empty store with a namespace that no other store has. opt may
 // be nil. It panics when an option is negative: that is a mistake in the
@@ -211,6 +215,11 @@ func (s *Store) reserveNew(ns *namespace, d digest, a store.Attempt, now time.Ti
 
 // Record implements [store.Store].
 func (s *Store) Record(_ context.Context, run store.RunRef, end store.End) error {
+	switch end.Event {
+	case store.Complete, store.DeclareNoEffect, store.Ask, store.Reject, store.Lose:
+	default:
+		return fmt.Errorf("memory: a run does not end with %v", end.Event)
+	}
 	d := s.digest(run.ID)
 	now := s.opt.Now()
 	s.mu.Lock()
