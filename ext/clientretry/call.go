@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -21,41 +20,52 @@ type call struct {
 	next   mcp.MethodHandler
 	params *mcp.CallToolParams
 
-	given    string // the caller's key
-	key      string // the key in use; empty for none
-	sent     bool   // an attempt with it was on the wire
-	h        history
-	identity *identity
+	given string // the caller's key
+	noKey bool   // the server has said that the tool takes none
+	key   string // the key in use; empty for none
+	sends int    // attempts with it that were on the wire
+	h     history
 
-	deadline time.Time   // zero for none
-	lostAt   time.Time   // the last loss
-	rounds   []time.Time // when each round was first sent
-	roundAt  time.Time   // when the round that the last attempt ended in was
-	attempts int
-	report   Report
+	identity  *identity
+	limits    limits
+	retention time.Duration // the shortest declared since the key was first sent; 0 for none
+	started   time.Time
+	since     time.Time   // when an attempt was last lost, or a round ran
+	rounds    []time.Time // when each round was first sent under the key
+	used      int         // of Options.Attempts
+	report    Report
 }
-
-var errNoProof = errors.New("a response was lost, and there is no proof that idempotency keys reach the server: nothing was sent again")
 
 // call makes a tool call: attempts, and a decision after each.
 func (s *Session) call(ctx context.Context, next mcp.MethodHandler, params *mcp.CallToolParams) (mcp.Result, error) {
-	started := time.Now()
-	c := &call{s: s, opt: &s.retry.opt, next: next, params: params, identity: &identity{of: s.retry.opt.Identity}}
+	opt := &s.retry.opt
+	c := &call{s: s, opt: opt, next: next, params: params, identity: &identity{of: opt.Identity}, started: time.Now()}
 	c.given, _ = ctx.Value(keyContext{}).(string)
-	out, _ := ctx.Value(reportContext{}).(*Report)
+	slot, _ := ctx.Value(reportContext{}).(*reportSlot)
 	// Handlers of the client run under this context and may call tools of
 	// their own: those are other calls.
 	ctx = context.WithValue(context.WithValue(ctx, keyContext{}, nil), reportContext{}, nil)
-	if c.opt.Deadline > 0 {
-		c.deadline = started.Add(c.opt.Deadline)
-	}
 	res, err := c.run(ctx)
-	c.report.Key, c.report.Attempts, c.report.Elapsed = c.key, c.attempts, time.Since(started)
-	if out != nil {
+	if out := slot.take(); out != nil {
+		c.report.Key, c.report.Elapsed = c.key, time.Since(c.started)
+		if n := len(c.report.Losses); n > 0 {
+			c.report.SinceLoss = time.Since(c.report.Losses[n-1].At)
+		}
 		*out = c.report
 	}
 	return res, err
 }
+
+// event is what an attempt ended in.
+type event struct {
+	kind eventKind
+	// wait is the server's Retry-After or retryAfterMs; negative for none.
+	wait time.Duration
+	// namespace is the one that the server named.
+	namespace string
+}
+
+func plain(kind eventKind) event { return event{kind: kind, wait: -1} }
 
 func (c *call) run(ctx context.Context) (mcp.Result, error) {
 	if c.given != "" {
@@ -64,219 +74,278 @@ func (c *call) run(ctx context.Context) (mcp.Result, error) {
 		}
 	}
 	for {
-		c.attempts++
-		res, cause, e := c.once(ctx)
-		if e == nil { // ended within
-			return res, cause
-		}
-		d := decide(c.h, *e)
-		c.h.open = d.open
+		res, e, cause := c.once(ctx)
+		h := c.h
+		h.keyed, h.strict, h.namespace, h.resent = c.key != "", c.opt.Strict, e.namespace != "", c.sends > 1
+		d := decide(h, e.kind)
+		c.h.lost = d.lost
 		switch d.action {
 		case give:
 			return res, cause
 		case giveDuplicate:
-			c.report.PossibleDuplicate = true
-			c.opt.Logger.Warn("clientretry: the tool may have run twice: a lost attempt, and an answer from a server that did not know the key",
-				"tool", c.params.Name, "key", schema.ShortKey(c.key))
+			c.duplicate()
 			return res, cause
 		case giveLostResult:
-			return nil, &ResultLostError{Tool: c.params.Name, Key: c.key, Attempts: c.attempts, Cause: cause}
+			return nil, &ResultLostError{Tool: c.params.Name, Key: c.key, Attempts: c.report.Attempts, Cause: cause}
 		case giveNotRun:
 			return nil, c.notRun(cause)
 		case giveUnknown:
 			return nil, c.unknown(cause)
 		case remint:
-			c.key, c.sent, c.h.fresh = mint(e.data.KeyNamespace), false, true
+			c.newKey(mint(e.namespace))
+		case dropKey:
+			c.newKey("")
+			c.noKey = true
+			continue // not a re-send: the refused attempt was none of the tool's
 		case resend:
-			c.h.fresh = false
+			c.h.tried = false
 		}
-		if !c.mayGoOn(ctx, e.wait) {
-			if ctx.Err() != nil {
-				cause = fmt.Errorf("%w, after: %w", ctx.Err(), cause)
-			}
-			return nil, c.ended(cause)
+		if err := c.pause(ctx, d.action, e.wait); err != nil {
+			return nil, c.ended(fmt.Errorf("%w; before: %w", err, cause))
 		}
 	}
 }
 
-// once makes one attempt. It returns no event when the call has ended within.
-func (c *call) once(ctx context.Context) (mcp.Result, error, *event) {
-	l, err := c.s.current(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, c.ended(err), nil
+// newKey replaces the key by another, or by none.
+func (c *call) newKey(key string) {
+	c.key, c.sends, c.rounds, c.retention = key, 0, nil, 0
+	c.h.minted, c.h.tried = key != "", key != ""
+	c.h.lost, c.h.begun = false, false
+}
+
+// once makes one attempt, or finds that none can be made.
+func (c *call) once(ctx context.Context) (mcp.Result, event, error) {
+	c.used++
+	for look := 0; ; look++ {
+		l, e, err := c.ready(ctx)
+		if err != nil {
+			return nil, e, err
 		}
-		return nil, c.lose(Loss{Kind: LossNotSent, At: time.Now(), RetryAfter: -1, Err: err}), &event{kind: notSent, wait: -1}
+		a, res, err := c.send(ctx, l, c.params, c.key, c.sends+1)
+		s := a.seen()
+		// Where nothing has left the client the connection may have died
+		// before, and the SDK says so only to the one who asks next.
+		if err == nil || len(s.sent) > 0 || s.foreign || ctx.Err() != nil ||
+			look >= 1 && l.endpoint.broken() == nil || look >= 2 {
+			c.sent(s)
+			return c.classify(ctx, l, s, res, err)
+		}
+	}
+}
+
+// ready finds a connection over which the next attempt may go out.
+func (c *call) ready(ctx context.Context) (*link, event, error) {
+	l, err := c.connection(ctx)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return nil, plain(cancelledBefore), ctx.Err()
+	case errors.Is(err, errNoWayBack):
+		return nil, plain(noConnection), err
+	default:
+		return nil, plain(dialFailed), err
 	}
 	if err := c.plan(l); err != nil {
-		return nil, err, nil
+		return nil, plain(undeclared), err
 	}
-	if c.h.open && c.key != "" && !l.provenSince(c.lostAt) {
-		proof, err := c.checkPath(ctx, l)
-		switch {
-		case ctx.Err() != nil:
-			return nil, c.unknown(ctx.Err()), nil
-		case proof == pathLost:
-			return nil, c.lose(Loss{Kind: LossPathCheck, At: time.Now(), RetryAfter: -1, Err: err}), &event{kind: lost, wait: -1}
-		case proof == pathUnproven:
-			return nil, c.unknown(fmt.Errorf("%w (%w)", errNoProof, err)), nil
+	if c.key == "" || !c.h.open() {
+		return l, event{}, nil
+	}
+	if !l.provenSince(c.since) {
+		if c.late() {
+			return nil, plain(tooLate), errTooLate
+		}
+		if kind, err := c.checkPath(ctx, l); err != nil {
+			return nil, plain(kind), err
 		}
 	}
-	a := c.attempt(l, c.key)
-	res, err := c.next(context.WithValue(ctx, attemptContext{}, a), schema.MethodCallTool, c.request(l, c.params))
-	l.noticed(err)
-	e := c.classify(ctx, l, a, res, &err)
-	return res, err, e
+	if c.late() {
+		return nil, plain(tooLate), errTooLate
+	}
+	return l, event{}, nil
+}
+
+var (
+	errTooLate      = errors.New("the retention time of the key has passed: nothing was sent again")
+	errUndeclared   = errors.New("the server no longer declares the extension: nothing was sent again")
+	errKeyInMeta    = errors.New("the call has a key in its _meta: give it with WithKey, so that it is sent as the server wants it")
+	errNoMoreTries  = errors.New("no attempts left")
+	errNoMoreTime   = errors.New("the next attempt would come too late")
+	errSessionClose = errors.New("the session was closed")
+)
+
+// connection is the live one. Making it anew is bounded by what is left of the
+// call.
+func (c *call) connection(ctx context.Context) (*link, error) {
+	if end := c.end(ctx); !end.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, end)
+		defer cancel()
+	}
+	return c.s.current(ctx)
 }
 
 // plan decides, before the first attempt and after every connection that was
 // made anew, whether the call carries a key.
 func (c *call) plan(l *link) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	declared := l.settings != nil && !l.unsupported[c.params.Name]
-	if c.sent {
-		if c.key != "" && l.settings == nil {
-			return c.ended(errors.New("the server no longer declares the extension: nothing was sent again"))
+	settings := l.takes(c.params.Name)
+	if c.sends > 0 {
+		if c.key != "" {
+			if settings = l.declared(); settings == nil {
+				return errUndeclared
+			}
+			c.keep(settings)
 		}
 		return nil // the same key, whatever the namespace is now
 	}
-	c.h.declared, c.h.strict = declared, c.opt.Strict
-	c.h.again = !declared && c.opt.RetryUnkeyed != nil && c.opt.RetryUnkeyed(c.params.Name)
+	if _, has := c.params.Meta[schema.MetaKey]; has && settings != nil {
+		return errKeyInMeta
+	}
 	switch {
-	case !declared:
-		c.key = ""
+	case settings == nil || c.noKey:
+		c.key, c.h.minted = "", false
 	case c.given != "":
 		c.key = c.given
-	case c.key == "" || !c.h.fresh:
-		c.key, c.h.minted = mint(l.settings.KeyNamespace), true
+	case c.key == "" || !c.h.tried: // none of its own that waits to be sent
+		c.key, c.h.minted = mint(settings.KeyNamespace), true
+	}
+	c.h.again = c.key == "" && c.opt.RetryUnkeyed != nil && c.opt.RetryUnkeyed(c.params.Name)
+	c.limits = c.opt.limits(c.params.Name, c.key != "")
+	if settings != nil {
+		c.keep(settings)
 	}
 	return nil
 }
 
-// attempt makes what the transport needs to know of an attempt.
-func (c *call) attempt(l *link, key string) *attempt {
-	timeout := c.opt.timeout(c.params.Name)
-	if !c.deadline.IsZero() {
-		timeout = max(min(timeout, time.Until(c.deadline)), time.Millisecond)
+// keep notes how long the server keeps the key.
+func (c *call) keep(s *schema.ServerSettings) {
+	if d := milliseconds(s.RetentionMs); c.retention == 0 || d < c.retention {
+		c.retention = d
 	}
-	a := &attempt{endpoint: l.endpoint, timeout: timeout, identity: c.identity}
+}
+
+// send passes one request through the SDK.
+func (c *call) send(ctx context.Context, l *link, params *mcp.CallToolParams, key string, n int) (*attempt, mcp.Result, error) {
+	inner, cancel := context.WithCancel(ctx)
+	a := &attempt{endpoint: l.endpoint, identity: c.identity, timeout: c.timeout(), abort: cancel}
+	defer a.close()
 	if key != "" {
-		l.mu.Lock()
-		a.key = wire.Key{Value: key, Param: l.settings.KeyParam, Attempt: c.attempts}
-		l.mu.Unlock()
+		a.key = wire.Key{Value: key, Attempt: n}
+		if _, has := params.Meta[schema.ExtensionID]; has {
+			a.key.Attempt = 0 // the caller has the member, and JSON takes one
+		}
+		if s := l.declared(); s != nil {
+			a.key.Param = s.KeyParam
+		}
+	}
+	req := &mcp.ClientRequest[mcp.Params]{Session: l.session, Params: params}
+	res, err := c.next(context.WithValue(inner, attemptContext{}, a), schema.MethodCallTool, req)
+	l.noticed(err)
+	return a, res, err
+}
+
+// sent notes what an attempt has put on the wire.
+func (c *call) sent(s seen) {
+	if len(s.sent) == 0 {
+		return
+	}
+	c.report.Attempts++
+	c.sends++
+	for i := len(c.rounds); i < len(s.sent); i++ {
+		c.rounds = append(c.rounds, s.sent[i])
+	}
+	if (s.begun || s.interim) && !c.h.begun {
+		c.h.begun, c.since = true, time.Now()
+	}
+}
+
+// window is when the latest round was first sent, from which on its time
+// bounds count; the start of the call before that.
+func (c *call) window() time.Time {
+	if n := len(c.rounds); n > 0 {
+		return c.rounds[n-1]
+	}
+	return c.started
+}
+
+// timeout gives the attempt timeout of the i-th round of the next attempt: all
+// of it for a round that is new, what is left of the call for another.
+func (c *call) timeout() func(i int) time.Duration {
+	known, window, limits := len(c.rounds), c.window(), c.limits
+	return func(i int) time.Duration {
+		left := limits.total
+		if left > 0 && i < max(known, 1) {
+			left = max(time.Until(window.Add(left)), time.Millisecond)
+		}
+		switch {
+		case left == 0:
+			return limits.attempt
+		case limits.attempt == 0:
+			return left
+		}
+		return min(limits.attempt, left)
+	}
+}
+
+// end is when the call has to be over, by its own bounds and by the caller's;
+// zero for never.
+func (c *call) end(ctx context.Context) time.Time {
+	end, _ := ctx.Deadline()
+	if c.limits.total > 0 {
+		end = earlier(end, c.window().Add(c.limits.total))
+	}
+	return end
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
 	return a
 }
 
-func (c *call) request(l *link, params *mcp.CallToolParams) mcp.Request {
-	return &mcp.ClientRequest[mcp.Params]{Session: l.session, Params: params}
+// late reports whether the server may have forgotten the key by now.
+func (c *call) late() bool {
+	return c.retention > 0 && len(c.rounds) > 0 && time.Since(c.window()) >= c.retention
 }
 
-// mayGoOn waits before the next attempt. It returns false when a bound forbids
-// that one.
-func (c *call) mayGoOn(ctx context.Context, asked time.Duration) bool {
-	if c.attempts >= c.opt.Attempts {
-		return false
+// pause waits before the next attempt. It returns an error when a bound
+// forbids that one, and does not wait for it in vain.
+func (c *call) pause(ctx context.Context, next action, asked time.Duration) error {
+	if c.used >= c.opt.Attempts {
+		return errNoMoreTries
 	}
-	wait := max(c.backoff(), min(asked, maxWait))
+	wait := c.backoff()
+	switch {
+	case asked >= 0:
+		wait = min(asked, maxWait) + rand.N(max(c.opt.BackoffBase, 1))
+	case next == remint:
+		wait = 0
+	}
 	at := time.Now().Add(wait)
-	if !c.deadline.IsZero() && at.After(c.deadline) {
-		return false
+	if end := c.end(ctx); !end.IsZero() && at.After(end) {
+		return errors.Join(ctx.Err(), errNoMoreTime)
 	}
-	if settings, ok := c.s.Declared(); ok && c.h.open && !c.roundAt.IsZero() &&
-		at.Sub(c.roundAt) >= milliseconds(settings.RetentionMs) {
-		return false // the server may have forgotten the record
+	if c.h.open() && c.retention > 0 && len(c.rounds) > 0 && at.Sub(c.window()) >= c.retention {
+		return errTooLate
 	}
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
+		return nil
 	case <-ctx.Done():
-		return false
+		return ctx.Err()
+	case <-c.s.base.Done():
+		return fmt.Errorf("%w: %w", errSessionClose, mcp.ErrConnectionClosed)
 	}
 }
 
 // backoff is exponential with full jitter.
 func (c *call) backoff() time.Duration {
 	most := c.opt.BackoffMax
-	if shift := c.attempts - 1; shift < 30 {
+	if shift := c.used - 1; shift < 30 {
 		most = min(most, c.opt.BackoffBase<<shift)
 	}
 	return rand.N(max(most, 1))
-}
-
-// lose notes a loss in the report and returns it as the cause.
-func (c *call) lose(l Loss) error {
-	c.report.Losses = append(c.report.Losses, l)
-	if l.Kind != LossNotSent {
-		c.lostAt = l.At
-	}
-	c.opt.Logger.Info("clientretry: response lost", "tool", c.params.Name, "key", schema.ShortKey(c.key),
-		"attempt", c.attempts, "kind", l.Kind.String())
-	return &l
-}
-
-// ended ends a call that a bound, or the caller, stopped.
-func (c *call) ended(cause error) error {
-	if c.h.open {
-		return c.unknown(cause)
-	}
-	return c.notRun(cause)
-}
-
-func (c *call) unknown(cause error) error {
-	return &UnknownOutcomeError{Tool: c.params.Name, Key: c.key, Attempts: c.attempts, Cause: cause}
-}
-
-func (c *call) notRun(cause error) error {
-	e := &NotRunError{Tool: c.params.Name, Key: c.key, Attempts: c.attempts, Cause: cause}
-	if data, ok := extensionData(cause); ok {
-		e.Data = &data
-	}
-	return e
-}
-
-// The path check: a call of a tool that does not exist with a key that is
-// malformed. Since a server with the extension checks the key first, the
-// answer tells whether keys arrive, and nothing runs in either case.
-const (
-	pathCheckTool = "idempotency_path_check"
-	pathCheckKey  = "invalid"
-)
-
-type pathProof uint8
-
-const (
-	pathUnproven pathProof = iota
-	pathLost
-	pathProven
-)
-
-func (c *call) checkPath(ctx context.Context, l *link) (pathProof, error) {
-	c.report.PathChecks++
-	meta := maps.Clone(c.params.Meta)
-	delete(meta, "progressToken")
-	params := &mcp.CallToolParams{Meta: meta, Name: pathCheckTool, Arguments: map[string]any{}}
-	a := c.attempt(l, pathCheckKey)
-	a.key.Attempt = 0
-	_, err := c.next(context.WithValue(ctx, attemptContext{}, a), schema.MethodCallTool, c.request(l, params))
-	l.noticed(err)
-	if data, ok := extensionData(err); ok && data.Reason == schema.ReasonKeyInvalid {
-		l.prove()
-		return pathProven, nil
-	}
-	s := a.seen()
-	switch {
-	case s.changed:
-		return pathUnproven, errIdentityChanged
-	case s.loss != nil:
-		return pathLost, s.loss
-	case err != nil && (len(s.rounds) == 0 || s.waiting):
-		return pathLost, err
-	case err == nil:
-		err = errors.New("the path check was answered with a result")
-	}
-	return pathUnproven, err
 }

@@ -1,20 +1,27 @@
 package clientretry
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/mcp-idempotency/mcp-idempotency/schema"
 )
 
+// ErrNotDeclared is returned by [Session.MintKey] when the server does not
+// declare the extension.
+var ErrNotDeclared = errors.New("the server does not declare " + schema.ExtensionID)
+
 // UnknownOutcomeError says that a call may have run and that nobody can tell.
-// Do not repeat the call under another key before its effect was checked.
+// Do not repeat the call under another key before its effect was checked. The
+// same key may be sent again, to the same server and within its retention
+// time: see [WithKey].
 type UnknownOutcomeError struct {
 	Tool string
 	// Key is the whole idempotency key; empty when the call had none.
 	Key string
-	// Attempts that were made, at least one.
+	// Attempts that were made.
 	Attempts int
-	// Cause is what the last attempt ended in.
+	// Cause is what the last attempt ended in; often a *[Loss].
 	Cause error
 }
 
@@ -35,13 +42,14 @@ type NotRunError struct {
 	Attempts int
 	// Data is the extension error's data when the server said so itself.
 	Data *schema.ErrorData
-	// Cause is what the last attempt ended in.
+	// Cause is what the last attempt ended in, among others an *[HTTPError].
 	Cause error
 }
 
 // Error shortens the key.
 func (e *NotRunError) Error() string {
-	return fmt.Sprintf("calling %q: it was not run (%s%s): %v", e.Tool, attempts(e.Attempts), withKey(e.Key), e.Cause)
+	return fmt.Sprintf("calling %q: it was not run (%s%s), so it is safe to call again: %v",
+		e.Tool, attempts(e.Attempts), withKey(e.Key), e.Cause)
 }
 
 // Unwrap returns the cause.
@@ -58,7 +66,8 @@ type ResultLostError struct {
 
 // Error shortens the key.
 func (e *ResultLostError) Error() string {
-	return fmt.Sprintf("calling %q: it ran, but its result is not kept any more%s; do not call again: %v", e.Tool, withKey(e.Key), e.Cause)
+	return fmt.Sprintf("calling %q: it ran (%s%s), but its result is not to be had, so do not call again: %v",
+		e.Tool, attempts(e.Attempts), withKey(e.Key), e.Cause)
 }
 
 // Unwrap returns the cause.

@@ -1,14 +1,13 @@
 package clientretry
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
-	"github.com/mcp-idempotency/mcp-idempotency/internal/wire"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
 // jsonGuard is the body of an application/json response. It gives the SDK the
@@ -30,67 +29,48 @@ func (g *jsonGuard) Read(p []byte) (int, error) {
 
 // Close implements io.Closer.
 func (g *jsonGuard) Close() error {
-	g.x.done()
+	g.x.close()
 	return g.body.Close()
 }
 
 // jsonBody reads the whole body: a JSON text is nothing before its end.
 func (x *exchange) jsonBody(body io.Reader) []byte {
-	defer x.done()
-	b, err := io.ReadAll(io.LimitReader(body, maxJSONBody+1))
+	if x.rt.maxJSON >= 0 {
+		body = io.LimitReader(body, x.rt.maxJSON+1)
+	}
+	b, err := io.ReadAll(body)
+	x.close()
+	var l *Loss
 	switch {
 	case err != nil:
-		x.lostIn(err)
+		l = x.brokenOff(err)
 	case len(b) == 0:
-		x.a.lose(Loss{Kind: LossEOF, RetryAfter: -1, Err: errors.New("empty body")})
-	case len(b) > maxJSONBody:
-		x.a.lose(Loss{Kind: LossMalformed, RetryAfter: -1, Err: fmt.Errorf("body exceeds %d bytes", maxJSONBody)})
-	case !x.answers(b):
-		x.a.lose(Loss{Kind: LossMalformed, RetryAfter: -1, Err: errors.New("the body is not a response to the call")})
+		l = newLoss(LossEOF, fmt.Errorf("%w: empty body", errNoResponse))
+	case x.rt.maxJSON >= 0 && int64(len(b)) > x.rt.maxJSON:
+		l = newLoss(LossTooLarge, fmt.Errorf("%w: more than %d bytes", errTooLarge, x.rt.maxJSON))
 	default:
-		x.a.answered()
-		return b
+		// What the SDK is given it must be able to decode: its own decoder is
+		// the one that has to say so.
+		msg, err := jsonrpc.DecodeMessage(b)
+		if resp, ok := msg.(*jsonrpc.Response); err == nil && ok && resp.ID == x.r.id && wellFormed(resp) {
+			x.r.answer(resp)
+			return b
+		}
+		l = newLoss(LossMalformed, fmt.Errorf("%w: the body does not answer the call", errMalformed))
 	}
-	return syntheticError(x.id, "response lost")
+	x.r.lose(l)
+	return syntheticError(x.r.id, l)
 }
 
-// maxJSONBody bounds a JSON response, in bytes.
-const maxJSONBody = 256 << 20
-
-// answers reports whether msg is a well-formed response to this call.
-func (x *exchange) answers(msg []byte) bool {
-	env, err := wire.ParseEnvelope(msg)
-	return err == nil && env.IsResponse() && sameID(env.ID, x.id) && decodable(env)
-}
-
-// sameID compares ids as the SDK does: a string is not a number.
-func sameID(a, b json.RawMessage) bool {
-	return bytes.Equal(bytes.TrimSpace(a), bytes.TrimSpace(b))
-}
-
-// decodable reports whether the SDK can decode the response, which otherwise
-// ends its session.
-func decodable(env *wire.Envelope) bool {
-	if len(env.Error) == 0 {
-		return true
-	}
-	var e struct {
-		Code    *int64 `json:"code"`
-		Message *string
-	}
-	return json.Unmarshal(env.Error, &e) == nil && e.Code != nil
-}
-
-// lostIn records the loss behind a read error.
-func (x *exchange) lostIn(err error) {
+// brokenOff is the loss behind a read error.
+func (x *exchange) brokenOff(err error) *Loss {
 	switch {
-	case x.timedOut.Load():
-		x.a.lose(Loss{Kind: LossTimeout, RetryAfter: -1, Err: errAttemptTimeout})
+	case x.r.expired():
+		return newLoss(LossTimeout, errAttemptTimeout)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		x.a.lose(Loss{Kind: LossEOF, RetryAfter: -1, Err: err})
-	default:
-		x.a.lose(Loss{Kind: LossReset, RetryAfter: -1, Err: err})
+		return newLoss(LossEOF, err)
 	}
+	return newLoss(LossReset, err)
 }
 
 // sseGuard is the body of a text/event-stream response. Events pass one by
@@ -99,19 +79,27 @@ func (x *exchange) lostIn(err error) {
 type sseGuard struct {
 	x    *exchange
 	body io.ReadCloser
-	src  *bufio.Reader
+	src  *sseReader
 	out  []byte // of the event that Read is giving out
-	done bool   // nothing more is read from src
+	done bool   // nothing more is passed on
+	rest bool   // the response has come; what follows is read and dropped
 	err  error  // what Read returns when out is empty and done
+
+	lastID string
+	polled bool // the server asked to be polled for the response (SEP-1699)
+	toLong bool // and with a delay that nobody can want
 }
 
 func newSSEGuard(x *exchange, body io.ReadCloser) *sseGuard {
-	return &sseGuard{x: x, body: body, src: bufio.NewReader(body), err: io.EOF}
+	return &sseGuard{x: x, body: body, src: newSSEReader(body, x.rt.maxEvent), err: io.EOF}
 }
 
 // Read implements io.Reader.
 func (g *sseGuard) Read(p []byte) (int, error) {
 	for len(g.out) == 0 {
+		if g.rest {
+			g.drain()
+		}
 		if g.done {
 			return 0, g.err
 		}
@@ -124,127 +112,126 @@ func (g *sseGuard) Read(p []byte) (int, error) {
 
 // Close implements io.Closer.
 func (g *sseGuard) Close() error {
-	g.x.done()
+	g.x.close()
 	return g.body.Close()
 }
 
+// drain reads what a server sends after the response, so that the connection
+// can be used again, but does not wait for a server that keeps the stream.
+func (g *sseGuard) drain() {
+	timer := time.AfterFunc(drainTime, g.x.stop)
+	_, _ = io.CopyN(io.Discard, g.src, maxErrorBody)
+	timer.Stop()
+	g.x.close()
+	g.rest, g.done = false, true
+}
+
+const drainTime = 100 * time.Millisecond
+
 // next reads one event and decides what the SDK gets.
 func (g *sseGuard) next() {
-	e, err := g.readEvent()
-	if e.id {
-		g.x.resumable = true
+	e, err := g.src.next()
+	switch {
+	case errors.Is(err, errTooLarge):
+		g.lose(newLoss(LossTooLarge, err))
+		return
+	case errors.Is(err, errMalformed):
+		g.lose(newLoss(LossMalformed, err))
+		return
+	}
+	if e.message && !g.message(e, err) {
+		return
+	}
+	if err != nil {
+		g.ended(err)
+		return
+	}
+	g.note(e)
+	g.out = e.raw
+}
+
+// message looks at an event with a message. It returns false when that has
+// settled what the SDK gets.
+func (g *sseGuard) message(e sseEvent, readErr error) (passes bool) {
+	msg, err := jsonrpc.DecodeMessage(e.data)
+	resp, isResponse := msg.(*jsonrpc.Response)
+	switch {
+	case err != nil && readErr != nil:
+		return true // cut off in the middle: the end of the stream is what counts
+	case err != nil:
+		g.lose(newLoss(LossMalformed, fmt.Errorf("%w: an event is not a JSON-RPC message", errMalformed)))
+	case isResponse && resp.ID != g.x.r.id:
+		// It belongs to no call on this stream, and the SDK would give it to
+		// whatever call has the id.
+		g.note(e)
+	case isResponse && !wellFormed(resp):
+		g.lose(newLoss(LossMalformed, fmt.Errorf("%w: neither result nor error, or both", errMalformed)))
+	case isResponse:
+		g.x.r.answer(resp)
+		g.x.r.onWire(nil)
+		g.out, g.rest = e.raw, true
+		if readErr != nil {
+			g.out = append(g.out, "\n\n"...) // complete what the end has cut short
+		}
+	default:
+		return true
+	}
+	return false
+}
+
+// note keeps what a resumption would need.
+func (g *sseGuard) note(e sseEvent) {
+	if e.id != "" {
+		g.lastID = e.id
+	}
+	if e.retry >= 0 {
+		g.polled = true
+		g.toLong = e.retry > maxResumeDelay
+	}
+}
+
+const maxResumeDelay = time.Minute
+
+// ended is the end of the stream without the response. What is cut off of an
+// event is dropped: the SDK would take it for a whole one.
+func (g *sseGuard) ended(err error) {
+	x := g.x
+	if x.req.Context().Err() != nil && !x.r.expired() { // the caller's own doing
+		g.done, g.err = true, err
+		x.close()
+		return
+	}
+	if g.resumable(err) {
+		g.done, g.err = true, err // the SDK takes the stream up again
+		x.close()
+		return
+	}
+	g.lose(x.brokenOff(err))
+}
+
+// resumable decides who goes on after a broken stream. A call with a key is
+// settled at once: sending it again finds its record, or joins its run. Only
+// where the server itself has closed the stream and asked to be polled is that
+// what it wants. A call without a key has nothing better than to resume.
+func (g *sseGuard) resumable(err error) bool {
+	last := g.lastID
+	if last == "" {
+		last = g.x.req.Header.Get("Last-Event-ID")
 	}
 	switch {
-	case errors.Is(err, errMalformed):
-		g.lose(Loss{Kind: LossMalformed, RetryAfter: -1, Err: err})
-		return
-	case e.message:
-		switch env, perr := wire.ParseEnvelope(e.data); {
-		case perr != nil || env.Method == "" && len(env.ID) == 0:
-			g.lose(Loss{Kind: LossMalformed, RetryAfter: -1, Err: errors.New("an event is not a JSON-RPC message")})
-			return
-		case g.x.answers(e.data):
-			g.out, g.done = append(e.raw, "\n"...), true // complete it, should the end have come first
-			g.x.a.answered()
-			g.x.done()
-			return
-		case env.Method == "" && (sameID(env.ID, g.x.id) || !env.IsResponse()):
-			g.lose(Loss{Kind: LossMalformed, RetryAfter: -1, Err: errors.New("an event is not a well-formed response")})
-			return
-		}
-		g.x.a.progressed()
+	case last == "" || g.x.r.expired() || g.toLong || g.x.rt.resumes < 1:
+		return false
+	case g.x.r.a.keyed() && (!g.polled || !errors.Is(err, io.EOF)):
+		return false
+	case g.x.progress(g.lastID):
+		return true
 	}
-	if err == nil {
-		g.out = e.raw
-		return
-	}
-	if g.x.resumable && !g.x.a.keyed() && !g.x.timedOut.Load() {
-		g.out, g.done, g.err = e.raw, true, err // the SDK takes the stream up again
-		g.x.done()
-		return
-	}
-	g.x.lostIn(err)
-	g.finish()
+	return !g.x.fruitless()
 }
 
 // lose ends the stream with a loss.
-func (g *sseGuard) lose(l Loss) {
-	g.x.a.lose(l)
-	g.finish()
-}
-
-func (g *sseGuard) finish() {
-	g.out, g.done = sseEvent(syntheticError(g.x.id, "response lost")), true
-	g.x.done()
-}
-
-// sseEvent frames a message, after a line end that closes whatever was open.
-func sseEvent(data []byte) []byte {
-	return append(append([]byte("event: message\ndata: "), data...), "\n\n"...)
-}
-
-var errMalformed = errors.New("malformed event")
-
-// sseEvent is one server-sent event.
-type sseEventData struct {
-	raw     []byte // as it came, with the blank line
-	data    []byte
-	id      bool
-	message bool // has data and is of the type that MCP uses
-}
-
-// readEvent reads up to and with the next blank line. At the end of the stream
-// it returns what there was, and the error.
-func (g *sseGuard) readEvent() (e sseEventData, err error) {
-	name := "message"
-	for {
-		line, err := g.readLine(len(e.raw))
-		if errors.Is(err, errMalformed) {
-			return e, err
-		}
-		e.raw = append(e.raw, line...)
-		text := bytes.TrimRight(line, "\r\n")
-		if len(text) > 0 {
-			field, value, ok := bytes.Cut(text, []byte(":"))
-			if !ok {
-				if err != nil && !errors.Is(err, io.EOF) {
-					return e, err // the line was cut, not malformed
-				}
-				return e, fmt.Errorf("%w: a line without a colon", errMalformed)
-			}
-			switch value = bytes.TrimSpace(value); string(field) {
-			case "event":
-				name = string(value)
-			case "id":
-				e.id = e.id || len(value) > 0
-			case "data":
-				if e.data != nil {
-					e.data = append(e.data, '\n')
-				}
-				e.data = append(e.data, value...)
-			}
-		}
-		if err != nil || len(text) == 0 {
-			e.message = len(e.data) > 0 && (name == "message" || name == "")
-			if err != nil && e.message && !json.Valid(e.data) {
-				e.message = false // cut in the middle
-			}
-			return e, err
-		}
-	}
-}
-
-// readLine reads a line of an event that already has n bytes.
-func (g *sseGuard) readLine(n int) ([]byte, error) {
-	var line []byte
-	for {
-		part, err := g.src.ReadSlice('\n')
-		line = append(line, part...)
-		if g.x.rt.maxEvent > 0 && n+len(line) > g.x.rt.maxEvent {
-			return nil, fmt.Errorf("%w: larger than %d bytes", errMalformed, g.x.rt.maxEvent)
-		}
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, err
-		}
-	}
+func (g *sseGuard) lose(l *Loss) {
+	g.x.r.lose(l)
+	g.out, g.done = sseMessage(syntheticError(g.x.r.id, l)), true
+	g.x.close()
 }

@@ -23,15 +23,18 @@ const (
 	LossCancelled           // the caller's context ended
 	LossPathCheck           // the path check was lost
 	LossInProgress          // the server said that it still runs
+	LossTooLarge            // the response exceeds what the client reads
+	LossResume              // a broken stream could not be taken up again
 )
 
 // String returns a stable word for logs.
 func (k LossKind) String() string {
-	names := [...]string{"other", "timeout", "reset", "eof", "malformed", "status", "session", "proxy", "not-sent", "cancelled", "path-check", "in-progress"}
+	names := [...]string{"other", "timeout", "reset", "eof", "malformed", "status", "session", "proxy",
+		"not-sent", "cancelled", "path-check", "in-progress", "too-large", "resume"}
 	if int(k) < len(names) {
 		return names[k]
 	}
-	return "other"
+	return names[LossOther]
 }
 
 // Loss is how an attempt lost its response. It is an error and the cause that
@@ -49,17 +52,29 @@ type Loss struct {
 	Err error
 }
 
+// newLoss is a loss that asks for no particular wait.
+func newLoss(kind LossKind, err error) *Loss {
+	return &Loss{Kind: kind, At: time.Now(), RetryAfter: -1, Err: err}
+}
+
 // Error says what was seen.
 func (l *Loss) Error() string {
-	switch {
-	case l.Kind == LossTimeout:
+	what := "response lost"
+	switch l.Kind {
+	case LossNotSent:
+		what = "the request was not sent"
+	case LossSession:
+		what = "the server has ended the session"
+	case LossTimeout:
 		return "response lost: none within the attempt timeout"
-	case l.Status != 0 && l.Err == nil:
-		return fmt.Sprintf("response lost: HTTP %d %s", l.Status, http.StatusText(l.Status))
-	case l.Err != nil:
-		return fmt.Sprintf("response lost (%s): %v", l.Kind, l.Err)
 	}
-	return fmt.Sprintf("response lost (%s)", l.Kind)
+	switch {
+	case l.Status != 0 && l.Err == nil:
+		return fmt.Sprintf("%s: HTTP %d %s", what, l.Status, http.StatusText(l.Status))
+	case l.Err != nil:
+		return fmt.Sprintf("%s (%s): %v", what, l.Kind, l.Err)
+	}
+	return fmt.Sprintf("%s (%s)", what, l.Kind)
 }
 
 // Unwrap returns the error below.
@@ -75,5 +90,8 @@ type HTTPError struct {
 
 // Error gives status and body.
 func (e *HTTPError) Error() string {
+	if e.Body == "" {
+		return fmt.Sprintf("HTTP %d %s", e.Status, http.StatusText(e.Status))
+	}
 	return fmt.Sprintf("HTTP %d %s: %s", e.Status, http.StatusText(e.Status), e.Body)
 }

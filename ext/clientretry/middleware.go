@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -17,26 +18,34 @@ func (r *Retry) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 		if !ok {
 			return next(ctx, method, req)
 		}
-		r.mu.Lock()
-		s := r.sessions[cs]
-		r.mu.Unlock()
+		s := r.session(cs)
 		if s == nil { // not connected by this layer, or not yet
 			return next(ctx, method, req)
 		}
 		if params, ok := req.GetParams().(*mcp.CallToolParams); ok && method == schema.MethodCallTool {
 			return s.call(ctx, next, params)
 		}
-		l, err := s.current(ctx)
-		if err != nil {
+		return s.other(ctx, next, method, req)
+	}
+}
+
+// other sends everything that is not a tool call over the live connection,
+// once.
+func (s *Session) other(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request) (mcp.Result, error) {
+	l := s.now()
+	if !strings.HasPrefix(method, "notifications/") {
+		if made, err := s.current(ctx); err == nil {
+			l = made
+		} else if !errors.Is(err, errNoWayBack) { // else the SDK says it
 			return nil, err
 		}
-		res, err := next(ctx, method, l.request(req))
-		l.noticed(err)
-		if list, ok := res.(*mcp.ListToolsResult); ok && err == nil {
-			l.learn(list.Tools)
-		}
-		return res, err
 	}
+	res, err := next(ctx, method, l.request(req))
+	l.noticed(err)
+	if list, ok := res.(*mcp.ListToolsResult); ok && err == nil {
+		l.learn(list.Tools)
+	}
+	return res, err
 }
 
 // request is the same request over this connection.
@@ -51,17 +60,6 @@ func (l *link) request(req mcp.Request) mcp.Request {
 func (l *link) noticed(err error) {
 	if errors.Is(err, mcp.ErrConnectionClosed) || errors.Is(err, mcp.ErrSessionMissing) {
 		l.endpoint.die(err)
-	}
-}
-
-// learn keeps what the tools' hints say.
-func (l *link) learn(tools []*mcp.Tool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, t := range tools {
-		hint, _ := t.Meta[schema.ExtensionID].(map[string]any)
-		use, _ := hint["key"].(string)
-		l.unsupported[t.Name] = schema.KeyUse(use) == schema.KeyUnsupported
 	}
 }
 

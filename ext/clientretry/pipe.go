@@ -3,9 +3,9 @@ package clientretry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -26,9 +26,14 @@ func (t *pipeTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
+	if kind := fmt.Sprintf("%T", conn); kind == "*mcp.streamableClientConn" {
+		// The SDK finds out about it by an interface that no wrapper can have.
+		_ = conn.Close()
+		return nil, fmt.Errorf("clientretry: %T connects over HTTP: pass the *mcp.StreamableClientTransport itself", t.inner)
+	}
 	return &pipeConn{
 		Connection: conn, endpoint: t.endpoint,
-		incoming: make(chan received), closed: make(chan struct{}), pending: map[jsonrpc.ID]*pendingCall{},
+		incoming: make(chan received), closed: make(chan struct{}), pending: map[jsonrpc.ID]*round{},
 	}, nil
 }
 
@@ -42,19 +47,15 @@ type pipeConn struct {
 	incoming chan received // from the pump and from timeouts
 	close    sync.Once
 	closed   chan struct{}
+	closeErr error
 
 	mu      sync.Mutex
-	pending map[jsonrpc.ID]*pendingCall
+	pending map[jsonrpc.ID]*round
 }
 
 type received struct {
 	msg jsonrpc.Message
 	err error
-}
-
-type pendingCall struct {
-	a     *attempt
-	timer *time.Timer
 }
 
 // Write implements mcp.Connection.
@@ -64,29 +65,51 @@ func (c *pipeConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 	if a == nil || !ok || req.Method != schema.MethodCallTool || !req.IsCall() {
 		return c.Connection.Write(ctx, msg)
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := c.endpoint.broken(); err != nil {
+		return fmt.Errorf("%w: %w", mcp.ErrConnectionClosed, err)
+	}
 	if a.keyed() {
 		params, err := wire.InsertParams(req.Params, a.key)
 		if err != nil {
-			return err
+			return fmt.Errorf("writing the idempotency key: %w", err)
 		}
 		keyed := *req
 		keyed.Params = params
 		req = &keyed
 	}
+	r := a.begin(req.ID)
 	c.mu.Lock()
-	c.pending[req.ID] = &pendingCall{a: a, timer: time.AfterFunc(a.timeout, func() { c.expire(req.ID) })}
+	c.pending[req.ID] = r
 	c.mu.Unlock()
-	a.sending(nil)
-	if err := c.Connection.Write(ctx, req); err != nil {
-		// Part of it may be on the way.
-		c.forget(req.ID)
-		a.lose(Loss{Kind: LossReset, RetryAfter: -1, Err: err})
+	r.onWire(func() { c.expire(r) })
+	return c.write(ctx, r, req)
+}
+
+// write hands the request to the pipe. A peer that does not read can block it
+// for ever, so it is not waited for any longer than the call is.
+func (c *pipeConn) write(ctx context.Context, r *round, req *jsonrpc.Request) error {
+	written := make(chan error, 1)
+	go func() { written <- c.Connection.Write(ctx, req) }()
+	select {
+	case err := <-written:
+		if err == nil {
+			return nil
+		}
+		c.forget(r.id)
 		if ctx.Err() == nil {
+			// Part of it, or all, may be on the way.
+			r.lose(newLoss(LossReset, err))
 			c.endpoint.die(err)
 		}
 		return err
+	case <-r.settled:
+		return nil // the SDK has been told, or is about to be
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return nil
 }
 
 // Read implements mcp.Connection.
@@ -109,9 +132,7 @@ func (c *pipeConn) pump(ctx context.Context) {
 		if err != nil {
 			c.died(err)
 		} else if resp, ok := msg.(*jsonrpc.Response); ok {
-			if p := c.forget(resp.ID); p != nil {
-				p.a.answered()
-			}
+			msg = c.response(resp)
 		}
 		select {
 		case c.incoming <- received{msg, err}:
@@ -124,6 +145,22 @@ func (c *pipeConn) pump(ctx context.Context) {
 	}
 }
 
+// response notes the response to a call. One that comes too late finds no
+// call, here nor in the SDK.
+func (c *pipeConn) response(resp *jsonrpc.Response) *jsonrpc.Response {
+	r := c.forget(resp.ID)
+	if r == nil {
+		return resp
+	}
+	if !wellFormed(resp) {
+		l := newLoss(LossMalformed, fmt.Errorf("%w: neither result nor error, or both", errMalformed))
+		r.lose(l)
+		return syntheticResponse(resp.ID, l)
+	}
+	r.answer(resp)
+	return resp
+}
+
 // died records that every call under way has lost its response, as soon as the
 // connection shows it.
 func (c *pipeConn) died(err error) {
@@ -133,46 +170,50 @@ func (c *pipeConn) died(err error) {
 		kind = LossEOF
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for id, p := range c.pending {
-		p.timer.Stop()
-		p.a.lose(Loss{Kind: kind, RetryAfter: -1, Err: err})
-		delete(c.pending, id)
+	lost := c.pending
+	c.pending = map[jsonrpc.ID]*round{}
+	c.mu.Unlock()
+	for _, r := range lost {
+		r.lose(newLoss(kind, err))
 	}
 }
 
 // forget ends the watch over a call that was answered, or not sent.
-func (c *pipeConn) forget(id jsonrpc.ID) *pendingCall {
+func (c *pipeConn) forget(id jsonrpc.ID) *round {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.pending[id]
-	if p != nil {
-		p.timer.Stop()
-		delete(c.pending, id)
-	}
-	return p
+	r := c.pending[id]
+	delete(c.pending, id)
+	return r
 }
 
 // expire settles a call whose attempt timeout passed, without the SDK telling
-// the server to cancel it. A response that comes later finds no call and is
-// ignored by the SDK.
-func (c *pipeConn) expire(id jsonrpc.ID) {
-	p := c.forget(id)
-	if p == nil {
+// the server to cancel it.
+func (c *pipeConn) expire(r *round) {
+	if c.forget(r.id) == nil {
 		return
 	}
-	p.a.lose(Loss{Kind: LossTimeout, RetryAfter: -1, Err: errAttemptTimeout})
-	resp := &jsonrpc.Response{ID: id, Error: &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "clientretry: response lost"}}
+	l := newLoss(LossTimeout, errAttemptTimeout)
+	r.lose(l)
 	select {
-	case c.incoming <- received{msg: resp}:
+	case c.incoming <- received{msg: syntheticResponse(r.id, l)}:
 	case <-c.closed:
 	}
 }
 
-// Close implements mcp.Connection.
+// Close implements mcp.Connection. When the connection has died, what is left
+// of it may be a process that takes its time to end: nothing waits for it here,
+// since the SDK calls this with its lock held; [Session.Close] does.
 func (c *pipeConn) Close() error {
-	err := c.Connection.Close()
-	c.close.Do(func() { close(c.closed) })
+	dead := c.endpoint.broken() != nil
+	c.close.Do(func() {
+		close(c.closed)
+		if dead {
+			c.endpoint.closing.Go(func() { _ = c.Connection.Close() })
+			return
+		}
+		c.closeErr = c.Connection.Close()
+	})
 	c.died(io.EOF)
-	return err
+	return c.closeErr
 }

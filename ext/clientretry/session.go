@@ -2,22 +2,14 @@ package clientretry
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"sync"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/mcp-idempotency/mcp-idempotency/schema"
 )
-
-// ErrNotDeclared is returned by [Session.MintKey] when the server does not
-// declare the extension.
-var ErrNotDeclared = errors.New("the server does not declare " + schema.ExtensionID)
 
 // Retry adds keys and re-sends to the tool calls of a client. Make it with
 // [New].
@@ -25,7 +17,7 @@ type Retry struct {
 	client *mcp.Client
 	opt    Options
 
-	mu       sync.Mutex
+	mu       sync.RWMutex
 	sessions map[*mcp.ClientSession]*Session
 }
 
@@ -40,117 +32,44 @@ func New(client *mcp.Client, opt *Options) *Retry {
 	return r
 }
 
-// Connect is [mcp.Client.Connect] with keys and re-sends.
+// Connect is [mcp.Client.Connect] with keys and re-sends. The transport may be
+// nil when there is [Options.Dial]. It keeps the values of ctx, and not its
+// end, for connections that it makes later.
 func (r *Retry) Connect(ctx context.Context, t mcp.Transport, opts *mcp.ClientSessionOptions) (*Session, error) {
-	s := &Session{retry: r, opts: opts, dial: r.opt.Dial}
+	s := &Session{retry: r, dial: r.opt.Dial}
+	if opts != nil {
+		s.opts = *opts
+	}
 	if http, ok := t.(*mcp.StreamableClientTransport); ok && s.dial == nil {
 		s.dial = func(context.Context) (mcp.Transport, error) { return http, nil }
 	}
+	if t == nil {
+		if s.dial == nil {
+			return nil, fmt.Errorf("clientretry: neither a transport nor Options.Dial")
+		}
+		var err error
+		if t, err = s.dial(ctx); err != nil {
+			return nil, err
+		}
+	}
+	// A handler that connects somewhere hands its call's context on: no
+	// connection inherits an attempt.
+	ctx = context.WithValue(ctx, attemptContext{}, (*attempt)(nil))
+	s.base, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	l, err := s.connect(ctx, t)
 	if err != nil {
+		s.stop()
 		return nil, err
 	}
 	s.ClientSession, s.live = l.session, l
+	r.add(l.session, s)
 	return s, nil
 }
 
-// Session is a connection to a server whose tool calls carry keys and survive
-// lost responses. Its methods are those of the SDK's session. When the
-// connection dies and can be made anew, the same Session goes on with it, and
-// so does the embedded one for every request.
-type Session struct {
-	*mcp.ClientSession // the first connection; never changes
-
-	retry *Retry
-	opts  *mcp.ClientSessionOptions
-	dial  func(context.Context) (mcp.Transport, error)
-
-	mu     sync.Mutex // held while a connection is made
-	live   *link
-	closed bool
-}
-
-// link is one connection of a session.
-type link struct {
-	session  *mcp.ClientSession
-	endpoint *endpoint
-
-	mu          sync.Mutex
-	settings    *schema.ServerSettings // nil when not declared
-	proven      time.Time              // when keys last reached an extended server
-	unsupported map[string]bool        // tools whose hint says so
-}
-
-// connect makes a connection and reads the capability off its handshake.
-func (s *Session) connect(ctx context.Context, t mcp.Transport) (*link, error) {
-	e := &endpoint{}
-	var wrapped mcp.Transport
-	if http, ok := t.(*mcp.StreamableClientTransport); ok {
-		wrapped = wrapHTTP(http, e)
-	} else {
-		wrapped = &pipeTransport{inner: t, endpoint: e}
-	}
-	cs, err := s.retry.client.Connect(ctx, wrapped, s.opts)
-	if err != nil {
-		return nil, err
-	}
-	l := &link{session: cs, endpoint: e, settings: declaredBy(cs), unsupported: map[string]bool{}}
-	s.retry.mu.Lock()
-	s.retry.sessions[cs] = s
-	s.retry.mu.Unlock()
-	return l, nil
-}
-
-// declaredBy reads the extension's settings; nil when they are not there or
-// not what they should be.
-func declaredBy(cs *mcp.ClientSession) *schema.ServerSettings {
-	init := cs.InitializeResult()
-	if init == nil || init.Capabilities == nil {
-		return nil
-	}
-	raw, ok := init.Capabilities.Extensions[schema.ExtensionID]
-	if !ok {
-		return nil
-	}
-	b, err := json.Marshal(raw)
-	if err != nil {
-		return nil
-	}
-	var settings schema.ServerSettings
-	if json.Unmarshal(b, &settings) != nil || schema.CheckNamespace(settings.KeyNamespace) != nil || settings.RetentionMs <= 0 {
-		return nil
-	}
-	return &settings
-}
-
-// current returns the live connection, made anew if it died and that can be
-// done.
-func (s *Session) current(ctx context.Context) (*link, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, fmt.Errorf("clientretry: %w", mcp.ErrConnectionClosed)
-	}
-	if !s.live.endpoint.broken() || s.dial == nil {
-		return s.live, nil
-	}
-	t, err := s.dial(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("connecting again: %w", err)
-	}
-	l, err := s.connect(ctx, t)
-	if err != nil {
-		return nil, fmt.Errorf("connecting again: %w", err)
-	}
-	s.retry.opt.Logger.Info("clientretry: connected again")
-	old := s.live
-	s.live = l
-	if old.session != s.ClientSession {
-		s.retry.forget(old.session)
-	}
-	// Its process or session is gone; what is left of it here goes too.
-	_ = old.session.Close()
-	return l, nil
+func (r *Retry) add(cs *mcp.ClientSession, s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sessions[cs] = s
 }
 
 func (r *Retry) forget(cs *mcp.ClientSession) {
@@ -159,31 +78,64 @@ func (r *Retry) forget(cs *mcp.ClientSession) {
 	delete(r.sessions, cs)
 }
 
-// Close closes the session and every connection that it has made.
+func (r *Retry) session(cs *mcp.ClientSession) *Session {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.sessions[cs]
+}
+
+// Session is a connection to a server whose tool calls carry keys and survive
+// lost responses. Its methods are those of the SDK's session. When the
+// connection dies and can be made anew, the same Session goes on with it, and
+// so does the embedded one for every request. What a server keeps per
+// connection, such as subscriptions and the logging level, is not made anew.
+type Session struct {
+	*mcp.ClientSession // the first connection; never changes
+
+	retry *Retry
+	opts  mcp.ClientSessionOptions
+	dial  func(context.Context) (mcp.Transport, error)
+	base  context.Context // of connections; ends with Close
+	stop  context.CancelFunc
+	tasks sync.WaitGroup // goroutines that Close waits for
+
+	mu      sync.Mutex
+	live    *link
+	dialing *dialing // the connection that is being made; nil when none is
+	closed  bool
+}
+
+// Close closes the session and every connection that it has made. Like the
+// SDK's it waits for calls under way; those that wait for their next attempt
+// end at once.
 func (s *Session) Close() error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.closed {
+		s.mu.Unlock()
+		s.tasks.Wait()
 		return nil
 	}
 	s.closed = true
-	s.retry.forget(s.ClientSession)
-	s.retry.forget(s.live.session)
-	err := s.live.session.Close()
-	if s.live.session != s.ClientSession {
-		_ = s.ClientSession.Close()
+	live := s.live
+	s.mu.Unlock()
+	s.stop()
+
+	dead := live.endpoint.broken() != nil
+	err := live.close()
+	s.retry.forget(live.session)
+	if live.session != s.ClientSession {
+		s.retry.forget(s.ClientSession)
 	}
-	if s.live.endpoint.broken() {
-		return nil // it could not be closed cleanly: it was dead
+	s.tasks.Wait()
+	if dead {
+		return nil // it could not be closed cleanly
 	}
 	return err
 }
 
 // InitializeResult is that of the live connection.
 func (s *Session) InitializeResult() *mcp.InitializeResult {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.live.session.InitializeResult()
+	return s.now().session.InitializeResult()
 }
 
 // CallTool calls a tool. Its errors are those of the SDK, and
@@ -201,15 +153,11 @@ func (s *Session) CallTool(ctx context.Context, params *mcp.CallToolParams) (*mc
 // Declared returns what the server declares of the extension, and false when
 // it does not.
 func (s *Session) Declared() (schema.ServerSettings, bool) {
-	s.mu.Lock()
-	l := s.live
-	s.mu.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.settings == nil {
+	settings := s.now().declared()
+	if settings == nil {
 		return schema.ServerSettings{}, false
 	}
-	return *l.settings, true
+	return *settings, true
 }
 
 // MintKey makes a key for a call that is to be made with [WithKey], so that it
@@ -223,38 +171,9 @@ func (s *Session) MintKey() (string, error) {
 	return mint(settings.KeyNamespace), nil
 }
 
-// prove notes that keys reach an extended server over this connection.
-func (l *link) prove() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.proven = time.Now()
-}
-
-func (l *link) provenSince(t time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.proven.After(t)
-}
-
-// renamed notes a newer namespace of the server's.
-func (l *link) renamed(ns string) {
-	if schema.CheckNamespace(ns) != nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.settings != nil {
-		c := *l.settings
-		c.KeyNamespace = ns
-		l.settings = &c
-	}
-}
-
-// milliseconds makes a duration of a number off the wire, which may be
-// anything.
-func milliseconds(ms int64) time.Duration {
-	if ms > math.MaxInt64/int64(time.Millisecond) {
-		return math.MaxInt64
-	}
-	return time.Duration(ms) * time.Millisecond
+// now returns the newest connection, dead or not.
+func (s *Session) now() *link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live
 }
