@@ -73,6 +73,9 @@ func (c *call) run(ctx context.Context) (mcp.Result, error) {
 			return nil, c.notRun(err)
 		}
 	}
+	if err := c.plan(c.s.now()); err != nil { // bounds hold from here on, for dialling too
+		return nil, c.notRun(err)
+	}
 	for {
 		res, e, cause := c.once(ctx)
 		h := c.h
@@ -155,8 +158,8 @@ func (c *call) ready(ctx context.Context) (*link, event, error) {
 		if c.late() {
 			return nil, plain(tooLate), errTooLate
 		}
-		if kind, err := c.checkPath(ctx, l); err != nil {
-			return nil, plain(kind), err
+		if e, err := c.checkPath(ctx, l); err != nil {
+			return nil, e, err
 		}
 	}
 	if c.late() {
@@ -250,6 +253,7 @@ func (c *call) sent(s seen) {
 		return
 	}
 	c.report.Attempts++
+	c.report.KeyHonoured, c.report.Replayed = false, false // it is the last answer that counts
 	c.sends++
 	for i := len(c.rounds); i < len(s.sent); i++ {
 		c.rounds = append(c.rounds, s.sent[i])
@@ -314,6 +318,9 @@ func (c *call) late() bool {
 func (c *call) pause(ctx context.Context, next action, asked time.Duration) error {
 	if c.used >= c.opt.Attempts {
 		return errNoMoreTries
+	}
+	if err := c.s.stranded(); err != nil {
+		return err
 	}
 	wait := c.backoff()
 	switch {

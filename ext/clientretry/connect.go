@@ -50,23 +50,37 @@ func (s *Session) connect(ctx context.Context, t mcp.Transport) (*link, error) {
 	return l, nil
 }
 
+// stranded returns an error when there is no connection and will be none.
+func (s *Session) stranded() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hopeless()
+}
+
+// hopeless is stranded with s.mu held.
+func (s *Session) hopeless() error {
+	if s.closed {
+		return fmt.Errorf("%w: %w", errNoWayBack, mcp.ErrConnectionClosed)
+	}
+	if dead := s.live.endpoint.broken(); dead != nil && s.dial == nil {
+		return fmt.Errorf("%w: %w", errNoWayBack, dead)
+	}
+	return nil
+}
+
 // current returns the live connection, made anew if it died and that can be
 // done. However many calls want it, one connection is made at a time.
 func (s *Session) current(ctx context.Context) (*link, error) {
 	for {
 		s.mu.Lock()
-		dead := s.live.endpoint.broken()
-		switch {
-		case s.closed:
+		if err := s.hopeless(); err != nil {
 			s.mu.Unlock()
-			return nil, fmt.Errorf("%w: %w", errNoWayBack, mcp.ErrConnectionClosed)
-		case dead == nil:
+			return nil, err
+		}
+		if s.live.endpoint.broken() == nil {
 			l := s.live
 			s.mu.Unlock()
 			return l, nil
-		case s.dial == nil:
-			s.mu.Unlock()
-			return nil, fmt.Errorf("%w: %w", errNoWayBack, dead)
 		}
 		d := s.dialing
 		if d == nil {

@@ -11,6 +11,8 @@ const (
 	lost eventKind = iota
 	// tooLarge: lost, and every other copy of the response would be as large.
 	tooLarge
+	// unlisted: lost, and with a status after which nothing is sent again.
+	unlisted
 	// cancelled: the caller's context ended after the attempt was sent.
 	cancelled
 	// cancelledBefore: the caller's context ended before it was sent.
@@ -100,13 +102,14 @@ type rule struct {
 var rules = [...]rule{
 	lost:              {says: "response lost, 408/429/502/503/504, 500 without JSON-RPC body, -32000/-32001 without marker", unkeyed: giveUnknown, fresh: resend, open: resend, opens: true},
 	tooLarge:          {says: "response larger than the client reads", unkeyed: giveUnknown, fresh: giveUnknown, open: giveUnknown, opens: true},
+	unlisted:          {says: "another 5xx without JSON-RPC body", unkeyed: giveUnknown, fresh: giveUnknown, open: giveUnknown, opens: true},
 	cancelled:         {says: "the caller gave up after sending", unkeyed: giveUnknown, fresh: giveUnknown, open: giveUnknown, opens: true},
 	cancelledBefore:   {says: "the caller gave up before sending", unkeyed: giveNotRun, fresh: giveNotRun, open: giveUnknown},
 	notSent:           {says: "no connection to the server", unkeyed: giveNotRun, fresh: resend, open: resend},
 	dialFailed:        {says: "connecting again failed", unkeyed: giveNotRun, fresh: resend, open: resend},
 	noConnection:      {says: "the connection is dead and cannot be made again", unkeyed: giveNotRun, fresh: giveNotRun, open: giveUnknown},
 	sessionEnded:      {says: "404 that ends the session (connect again)", unkeyed: giveNotRun, fresh: resend, open: resend, trusts: true},
-	refused:           {says: "401, 403 or another status without JSON-RPC body", unkeyed: giveNotRun, fresh: giveNotRun, open: giveUnknown},
+	refused:           {says: "401, 403 or another status without JSON-RPC body", unkeyed: giveNotRun, fresh: giveNotRun, open: giveUnknown, trusts: true},
 	otherIdentity:     {says: "the re-send would have another identity", unkeyed: giveNotRun, fresh: giveNotRun, open: giveUnknown},
 	undeclared:        {says: "connected again, and the capability is no longer declared", unkeyed: giveNotRun, fresh: giveNotRun, open: giveUnknown},
 	pathLost:          {says: "path check lost", unkeyed: giveUnknown, fresh: resend, open: resend},

@@ -12,6 +12,7 @@ import (
 var readable = map[eventKind][3]action{
 	lost:              {giveUnknown, resend, resend},
 	tooLarge:          {giveUnknown, giveUnknown, giveUnknown},
+	unlisted:          {giveUnknown, giveUnknown, giveUnknown},
 	cancelled:         {giveUnknown, giveUnknown, giveUnknown},
 	cancelledBefore:   {giveNotRun, giveNotRun, giveUnknown},
 	notSent:           {giveNotRun, resend, resend},

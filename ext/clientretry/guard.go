@@ -203,6 +203,9 @@ func (g *sseGuard) ended(err error) {
 	}
 	if g.resumable(err) {
 		g.done, g.err = true, err // the SDK takes the stream up again
+		if g.lastID == "" {       // and looks for the id of an event in this one alone
+			g.out = []byte("id: " + x.req.Header.Get("Last-Event-ID") + "\n\n")
+		}
 		x.close()
 		return
 	}
@@ -214,12 +217,10 @@ func (g *sseGuard) ended(err error) {
 // where the server itself has closed the stream and asked to be polled is that
 // what it wants. A call without a key has nothing better than to resume.
 func (g *sseGuard) resumable(err error) bool {
-	last := g.lastID
-	if last == "" {
-		last = g.x.req.Header.Get("Last-Event-ID")
-	}
 	switch {
-	case last == "" || g.x.r.expired() || g.toLong || g.x.rt.resumes < 1:
+	case g.lastID == "" && g.x.req.Header.Get("Last-Event-ID") == "":
+		return false
+	case g.x.r.expired() || g.toLong || g.x.rt.resumes < 1:
 		return false
 	case g.x.r.a.keyed() && (!g.polled || !errors.Is(err, io.EOF)):
 		return false

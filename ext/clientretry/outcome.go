@@ -56,6 +56,10 @@ func lossEvent(l *Loss) event {
 		e.kind = sessionEnded
 	case LossTooLarge:
 		e.kind = tooLarge
+	case LossStatus:
+		if errors.Is(l.Err, errUnlisted) {
+			e.kind = unlisted
+		}
 	}
 	return e
 }
@@ -186,7 +190,7 @@ const (
 var errNoProof = errors.New("a response was lost, and there is no proof that idempotency keys reach the server: nothing was sent again")
 
 // checkPath makes the path check. Its error says that the path is not proven.
-func (c *call) checkPath(ctx context.Context, l *link) (eventKind, error) {
+func (c *call) checkPath(ctx context.Context, l *link) (event, error) {
 	c.report.PathChecks++
 	meta := maps.Clone(c.params.Meta)
 	delete(meta, "progressToken") // progress of this would be taken for the call's
@@ -195,26 +199,27 @@ func (c *call) checkPath(ctx context.Context, l *link) (eventKind, error) {
 	s := a.seen()
 	switch {
 	case s.foreign:
-		return otherIdentity, errIdentityChanged
+		return plain(otherIdentity), errIdentityChanged
 	case s.end == answeredEnd && s.rpc != nil:
 		data, ok := extensionData(s.rpc)
 		switch {
 		case ok && data.Reason == schema.ReasonKeyInvalid:
 			l.prove()
-			return 0, nil
+			return event{}, nil
 		case s.rpc.Code == codeServer, s.rpc.Code == codeTimeout:
-			return pathLost, c.lose(newLoss(LossPathCheck, s.rpc))
+			return plain(pathLost), c.lose(newLoss(LossPathCheck, s.rpc))
 		}
-		return pathUnproven, errors.Join(errNoProof, s.rpc)
+		return plain(pathUnproven), errors.Join(errNoProof, s.rpc)
 	case ctx.Err() != nil:
-		return cancelledBefore, ctx.Err()
+		return plain(cancelledBefore), ctx.Err()
 	case s.end == answeredEnd:
-		return pathUnproven, errNoProof
+		return plain(pathUnproven), errNoProof
 	case s.end == refusedEnd:
-		return pathUnproven, errors.Join(errNoProof, s.refusal)
+		return plain(pathUnproven), errors.Join(errNoProof, s.refusal)
 	}
+	e := plain(pathLost)
 	if s.loss != nil {
-		err = s.loss
+		err, e.wait = s.loss, s.loss.RetryAfter
 	}
-	return pathLost, c.lose(newLoss(LossPathCheck, err))
+	return e, c.lose(newLoss(LossPathCheck, err))
 }

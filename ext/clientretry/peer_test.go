@@ -50,6 +50,21 @@ type brain struct {
 	mu    sync.Mutex
 	calls []*toolCall
 	n     int
+	tools []any // of tools/list
+}
+
+// play changes the script of a peer that is in use.
+func (b *brain) play(s script) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.script = s
+}
+
+// list changes what tools/list answers.
+func (b *brain) list(tools ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tools = tools
 }
 
 func declared(settings ...any) map[string]any {
@@ -113,7 +128,10 @@ func (b *brain) keys() (keys []string) {
 
 func (b *brain) answer(c *toolCall) any {
 	if !c.pathCheck() {
-		return b.script(c)
+		b.mu.Lock()
+		s := b.script
+		b.mu.Unlock()
+		return s(c)
 	}
 	if b.path != nil {
 		return b.path(c)
@@ -137,7 +155,10 @@ func (b *brain) handshake(method string) any {
 	case method == "initialize":
 		return map[string]any{"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
 	case method == "tools/list":
-		return map[string]any{"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "tools": []any{}}
+		b.mu.Lock()
+		tools := append([]any{}, b.tools...)
+		b.mu.Unlock()
+		return map[string]any{"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "tools": tools}
 	case method == "ping":
 		return map[string]any{}
 	}

@@ -3,6 +3,7 @@ package clientretry
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,6 +17,12 @@ import (
 // receive decides what of a response the SDK gets to see.
 func (x *exchange) receive(resp *http.Response) *http.Response {
 	switch status := resp.StatusCode; {
+	case x.req.Method != http.MethodPost && (status < 200 || status >= 400):
+		// A redirect has made a GET of the call: what is refused is that.
+		drain(resp, 0)
+		l := newLoss(LossMalformed, fmt.Errorf("%w: the call was redirected to a GET", errNoResponse))
+		l.Status = status
+		return x.lost(l)
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return x.denied(resp)
 	case status >= 200 && status < 300:
@@ -98,6 +105,11 @@ func (x *exchange) failure(resp *http.Response) *http.Response {
 	case status < 400:
 		l.Kind, l.Err = LossMalformed, errNoResponse
 		return x.lost(l)
+	case status >= 500 && status != http.StatusNotImplemented && status != http.StatusHTTPVersionNotSupported:
+		// It may hide an effect, as a CDN's 524 does, and the SEP's list of
+		// statuses after which to send again does not have it.
+		l.Err = errUnlisted
+		return x.lost(l)
 	}
 	x.close()
 	refusal := &HTTPError{Status: status, Body: string(body[:min(len(body), 512)])}
@@ -149,6 +161,9 @@ func (x *exchange) rpcError(body []byte) (*jsonrpc.Error, bool) {
 	}
 	return &jsonrpc.Error{Code: *e.Error.Code, Message: e.Error.Message, Data: e.Error.Data}, true
 }
+
+// errUnlisted marks a status that licenses no re-send.
+var errUnlisted = errors.New("a status after which nothing is sent again")
 
 const maxErrorBody = 64 << 10
 

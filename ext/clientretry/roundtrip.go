@@ -87,6 +87,10 @@ func (rt *roundTripper) post(req *http.Request, a *attempt) (*http.Response, err
 		closeBody(req)
 		return synthetic(req, call.ID, errIdentityChanged), nil
 	}
+	if err := req.Context().Err(); err != nil { // before anything is on the wire
+		closeBody(req)
+		return nil, err
+	}
 	var keyed []byte
 	if a.keyed() {
 		if keyed, err = wire.Insert(body, a.key); err != nil {
@@ -179,14 +183,14 @@ func (x *exchange) send(out *http.Request) (*http.Response, error) {
 
 // failed handles an exchange that gave no response at all.
 func (x *exchange) failed(err error) (*http.Response, error) {
-	if x.trace.unsent() {
+	if x.trace.unsent() && x.req.Method == http.MethodPost { // the GET of a redirect was a POST that arrived
 		x.r.lose(newLoss(LossNotSent, err))
 		return synthetic(x.req, x.r.id, err), nil
 	}
 	x.r.a.identity.fix(x.req)
 	switch {
 	case x.r.expired():
-		x.r.lose(newLoss(LossTimeout, err))
+		x.r.lose(newLoss(LossTimeout, errAttemptTimeout)) // err looks like the caller's own cancellation
 	case x.req.Context().Err() != nil:
 		return nil, err // the caller's own doing, handled above
 	default:

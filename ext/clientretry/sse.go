@@ -47,7 +47,7 @@ func (r *sseReader) next() (sseEvent, error) {
 		if len(text) > 0 {
 			field, value, ok := bytes.Cut(text, []byte(":"))
 			if !ok {
-				if err != nil && !errors.Is(err, io.EOF) {
+				if err != nil {
 					return e, err // the line was cut, not malformed
 				}
 				return e, fmt.Errorf("%w: a line of the event stream has no colon", errMalformed)

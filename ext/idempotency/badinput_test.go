@@ -130,11 +130,13 @@ func TestKeysAndArgumentsUpToTheirLimitsAreTaken(t *testing.T) {
 				t.Errorf("%s: %v", key, r)
 			}
 		}
+		f.wantEffects(4)
+	})
+	on(t, []connector{connectors()[1], connectors()[5]}, nil, nil, func(t *testing.T, f *fixture) {
 		note := strings.Repeat("x", 1<<20-len(`{"amount":1,"effect_id":""}`))
 		if r := f.tool("charge", f.key(), `{"amount":1,"effect_id":"`+note+`"}`); r.Error != nil {
 			t.Errorf("1 MiB of arguments: %.200v", r)
 		}
-		f.wantEffects(5)
 	})
 }
 

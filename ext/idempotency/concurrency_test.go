@@ -17,7 +17,7 @@ func attempts(name string) int {
 	if name == "http-modern-sse" || name == "stdio-modern" {
 		return 1000
 	}
-	return 100
+	return 50
 }
 
 func TestConcurrentDuplicatesAreOneRunWithEqualAnswers(t *testing.T) {
@@ -57,7 +57,7 @@ func TestConcurrentDuplicatesAreOneRunWithEqualAnswers(t *testing.T) {
 
 func TestManyKeysWithDuplicatesRunOnceEach(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, f *fixture) {
-		const keys, duplicates = 60, 5
+		const keys, duplicates = 32, 4
 		ns := f.namespace()
 		answers := make([][]*pending, keys)
 		for range duplicates {
@@ -88,7 +88,7 @@ func TestManyKeysWithDuplicatesRunOnceEach(t *testing.T) {
 func TestWaitingDuplicatesDoNotStarveTheRun(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, f *fixture) {
 		key := f.key()
-		const n = 300
+		const n = 150
 		var calls []*pending
 		for range n {
 			calls = append(calls, f.start(t.Context(), "gated", key, `{"gate":"g"}`))
@@ -176,7 +176,7 @@ func TestRacingAttemptsNeverRunAKeyTwice(t *testing.T) {
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		answers := map[string]reply{}
-		for g := range 16 {
+		for g := range 8 {
 			wg.Go(func() {
 				for i := range 12 {
 					key := fmt.Sprintf("%s.race-%d", ns, (g+i)%12)

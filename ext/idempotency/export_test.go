@@ -2,14 +2,17 @@ package idempotency
 
 import "github.com/mcp-idempotency/mcp-idempotency/ext/idempotency/store"
 
-// Attached is how many attempts run or wait for runs of this process.
+// Attached is how many attempts run or wait for runs of this process; those
+// that are only about to reserve do not count.
 func (m *Idempotency) Attached() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := 0
 	for _, r := range m.runs {
 		r.mu.Lock()
-		n += r.attached
+		if r.cancel != nil {
+			n += r.attached
+		}
 		r.mu.Unlock()
 	}
 	return n
@@ -27,6 +30,15 @@ func (m *Idempotency) Orphans() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.orphans)
+}
+
+// FillOrphans remembers as many lost reservations as there may be.
+func (m *Idempotency) FillOrphans() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.orphans) < maxOrphans {
+		m.orphans[m.newToken()] = struct{}{}
+	}
 }
 
 // Store is the store of the options.

@@ -326,10 +326,20 @@ func (f *fixture) idemSettings() (schema.ServerSettings, error) {
 
 var keyCounter atomic.Int64
 
-// key makes a fresh key in the declared namespace.
+// key makes a fresh key in the current namespace.
 func (f *fixture) key() string {
 	f.t.Helper()
-	return fmt.Sprintf("%s.key-%d", f.namespace(), keyCounter.Add(1))
+	return fmt.Sprintf("%s.key-%d", f.namespaceOf(f.t), keyCounter.Add(1))
+}
+
+// namespaceOf asks the store, without a connection.
+func (f *fixture) namespaceOf(t testing.TB) string {
+	t.Helper()
+	ns, err := f.idem.Store().Current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns.Name
 }
 
 func (f *fixture) wantEffects(n int64) {

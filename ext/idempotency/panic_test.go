@@ -142,15 +142,6 @@ func TestPanicChild(t *testing.T) {
 	<-t.Context().Done()
 }
 
-// namespaceOf asks the store, without a connection.
-func (f *fixture) namespaceOf(t testing.TB) string {
-	ns, err := f.memory.Current(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ns.Name
-}
-
 func TestAPanicEndsTheProcessAsWithoutTheExtension(t *testing.T) {
 	for _, how := range []string{"stdio", "http"} {
 		t.Run(how, func(t *testing.T) {

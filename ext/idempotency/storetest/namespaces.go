@@ -318,12 +318,15 @@ func stepBackKeeps(w *world) {
 	}
 }
 
+// stepBackLease lets both instances see the clock after each step: they can
+// only notice a step by looking.
 func stepBackLease(w *world) {
 	w.advance(time.Minute)
 	w.expect(w.b, attempt(w.id()), store.Run)
 	w.advance(-24 * time.Hour)
 	a := attempt(w.id())
 	w.leased(w.a, a)
+	w.expect(w.b, again(a), store.Joinable)
 	w.advance(lease - time.Second)
 	w.expect(w.b, again(a), store.Joinable)
 	w.advance(-24 * time.Hour)
