@@ -55,7 +55,7 @@ func (m *Idempotency) declare(ctx context.Context, req mcp.Request, res mcp.Resu
 // have found a key in params.
 func (m *Idempotency) adapted(req mcp.Request) bool {
 	if extra := req.GetExtra(); extra != nil && extra.Header != nil {
-		return extra.Header.Get(adapterHeader) == m.lifter.Name()
+		return extra.Header.Get(adapterHeader) == m.adapter
 	}
 	return m.piped.Load()
 }

@@ -203,7 +203,7 @@ func TestToolsCarryTheHintAndTheSentence(t *testing.T) {
 // What the server says of itself stays, and stays its own.
 func TestOtherCapabilitiesAndToolMetaStay(t *testing.T) {
 	other := map[string]any{"a": 1.0}
-	caps := &mcp.ServerCapabilities{Logging: &mcp.LoggingCapabilities{}}
+	caps := &mcp.ServerCapabilities{Completions: &mcp.CompletionCapabilities{}}
 	caps.AddExtension("example.com/other", other)
 	meta := mcp.Meta{"mine": true}
 	tool := &mcp.Tool{Name: "mine", Description: "Does it. \n", Meta: meta, InputSchema: map[string]any{"type": "object"}}
@@ -223,7 +223,7 @@ func TestOtherCapabilitiesAndToolMetaStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := cs.InitializeResult().Capabilities
-		if !reflect.DeepEqual(got.Extensions["example.com/other"], other) || got.Extensions[schema.ExtensionID] == nil || got.Logging == nil {
+		if !reflect.DeepEqual(got.Extensions["example.com/other"], other) || got.Extensions[schema.ExtensionID] == nil || got.Completions == nil {
 			t.Errorf("%s: %+v", s, got)
 		}
 		list, err := cs.ListTools(t.Context(), nil)

@@ -13,7 +13,8 @@ import (
 )
 
 // adapterHeader tells the middleware that a request came through the adapter.
-// Its value is the adapter's private name, which no peer knows.
+// Its value is a secret of its own: handlers see it, and one that shows it to
+// its peer must not give away the name under which keys are lifted.
 const adapterHeader = "Mcp-Idempotency-Adapter"
 
 // Handler wraps the SDK's streamable HTTP handler so that a key in
@@ -24,7 +25,7 @@ func (m *Idempotency) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r2 := r.WithContext(r.Context())
 		r2.Header = r.Header.Clone()
-		r2.Header.Set(adapterHeader, m.lifter.Name())
+		r2.Header.Set(adapterHeader, m.adapter)
 		if r.Method == http.MethodPost && r.Body != nil {
 			body, err := m.readBody(r)
 			var tooLarge *http.MaxBytesError

@@ -25,9 +25,10 @@ const (
 // Idempotency is the middleware with its state. One serves any number of
 // servers and connections, which then share its records. Make it with [New].
 type Idempotency struct {
-	opt    Options
-	lifter *wire.Lifter
-	tools  toolChecker
+	opt     Options
+	lifter  *wire.Lifter
+	adapter string // the secret by which requests from Handler are known
+	tools   toolChecker
 
 	tokenBase [8]byte // random, so that tokens of other processes differ
 	tokens    atomic.Uint64
@@ -54,6 +55,7 @@ func New(opt *Options) *Idempotency {
 	m := &Idempotency{
 		opt:           opt.withDefaults(),
 		lifter:        wire.NewLifter(),
+		adapter:       rand.Text(),
 		runs:          map[store.Token]*run{},
 		orphans:       map[store.Token]struct{}{},
 		transactional: map[string]bool{},

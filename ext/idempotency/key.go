@@ -26,7 +26,7 @@ var errNoKey = errors.New("no key")
 func requestKey(meta mcp.Meta, private string) (string, error) {
 	inMeta, hasMeta := meta[schema.MetaKey]
 	lifted, hasParam := meta[private].([]any)
-	if !hasMeta && !hasParam {
+	if !hasMeta && (!hasParam || len(lifted) == 0) {
 		return "", errNoKey
 	}
 	values := lifted

@@ -138,16 +138,29 @@ func wireError(err error) *jsonrpc.Error {
 	return e
 }
 
-// ownError is wireError for what the tool raised. The extension's code would
-// make the client read it as the server's word on this call, for example when
-// the tool passes on what a server behind it said (SEP, "Errors").
+// ownError is wireError for what the tool raised. Some codes say to a client
+// what the tool cannot mean, and then become an internal error: the
+// extension's own, which would be the server's word on this call, and, when
+// data has no place for the marker that says otherwise, those into which
+// proxies put a lost response (SEP, "Errors").
 func ownError(err error) *jsonrpc.Error {
 	e := wireError(err)
-	if e.Code != schema.ErrorCode {
+	lossCode := e.Code == codeServerError || e.Code == codeTimeout
+	if e.Code != schema.ErrorCode && !(lossCode && len(e.Data) > 0 && !isObject(e.Data)) {
 		return e
 	}
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: e.Message, Data: e.Data}
 }
+
+func isObject(data json.RawMessage) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{"))
+}
+
+// JSON-RPC codes that proxies answer with when they lost a response.
+const (
+	codeServerError = -32000
+	codeTimeout     = -32001
+)
 
 // rawResult replays a result whose type is not the SDK's.
 type rawResult struct {

@@ -27,6 +27,13 @@ func ResultOutcome(result json.RawMessage) ([]byte, error) {
 	if res.NeedsInput() || res.InputRequests != nil {
 		return nil, errors.New("a question is not an outcome")
 	}
+	if _, ok := members["resultType"]; ok {
+		delete(members, "resultType") // of a revision; a replay gets its own
+		var err error
+		if result, err = json.Marshal(members); err != nil {
+			return nil, err
+		}
+	}
 	return append([]byte{blobResult}, result...), nil
 }
 

@@ -124,6 +124,10 @@ func (l *lineLifter) lifted(line []byte) ([]byte, error) {
 	// The end of the line is not the message's, and stays.
 	msg := bytes.TrimRight(line, " \t\r\n")
 	out, err := l.lift.Message(msg)
+	if errors.Is(err, wire.ErrTrailing) {
+		// The SDK also takes messages apart at a carriage return.
+		return nil, errSplitMessage
+	}
 	if err != nil || len(out) == len(msg) {
 		return line, nil // without a key, or nothing that the SDK takes for a message
 	}

@@ -107,3 +107,110 @@ func (mr *MockStoreMockRecorder) Reserve(ctx, a interface{}) *gomock.Call {
 	mr.mock.ctrl.T.Helper()
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Reserve", reflect.TypeOf((*MockStore)(nil).Reserve), ctx, a)
 }
+
+// MockLocal is a mock of Local interface.
+type MockLocal struct {
+	ctrl     *gomock.Controller
+	recorder *MockLocalMockRecorder
+}
+
+// MockLocalMockRecorder is the mock recorder for MockLocal.
+type MockLocalMockRecorder struct {
+	mock *MockLocal
+}
+
+// NewMockLocal creates a new mock instance.
+func NewMockLocal(ctrl *gomock.Controller) *MockLocal {
+	mock := &MockLocal{ctrl: ctrl}
+	mock.recorder = &MockLocalMockRecorder{mock}
+	return mock
+}
+
+// EXPECT returns an object that allows the caller to indicate expected use.
+func (m *MockLocal) EXPECT() *MockLocalMockRecorder {
+	return m.recorder
+}
+
+// Await mocks base method.
+func (m *MockLocal) Await(ctx context.Context, id store.ID, token store.Token) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Await", ctx, id, token)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// Await indicates an expected call of Await.
+func (mr *MockLocalMockRecorder) Await(ctx, id, token interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Await", reflect.TypeOf((*MockLocal)(nil).Await), ctx, id, token)
+}
+
+// Current mocks base method.
+func (m *MockLocal) Current(ctx context.Context) (store.Namespace, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Current", ctx)
+	ret0, _ := ret[0].(store.Namespace)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// Current indicates an expected call of Current.
+func (mr *MockLocalMockRecorder) Current(ctx interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Current", reflect.TypeOf((*MockLocal)(nil).Current), ctx)
+}
+
+// Local mocks base method.
+func (m *MockLocal) Local() {
+	m.ctrl.T.Helper()
+	m.ctrl.Call(m, "Local")
+}
+
+// Local indicates an expected call of Local.
+func (mr *MockLocalMockRecorder) Local() *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Local", reflect.TypeOf((*MockLocal)(nil).Local))
+}
+
+// Record mocks base method.
+func (m *MockLocal) Record(ctx context.Context, run store.RunRef, end store.End) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Record", ctx, run, end)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// Record indicates an expected call of Record.
+func (mr *MockLocalMockRecorder) Record(ctx, run, end interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Record", reflect.TypeOf((*MockLocal)(nil).Record), ctx, run, end)
+}
+
+// Renew mocks base method.
+func (m *MockLocal) Renew(ctx context.Context, run store.RunRef, d time.Duration) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Renew", ctx, run, d)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// Renew indicates an expected call of Renew.
+func (mr *MockLocalMockRecorder) Renew(ctx, run, d interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Renew", reflect.TypeOf((*MockLocal)(nil).Renew), ctx, run, d)
+}
+
+// Reserve mocks base method.
+func (m *MockLocal) Reserve(ctx context.Context, a store.Attempt) (store.Reservation, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Reserve", ctx, a)
+	ret0, _ := ret[0].(store.Reservation)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// Reserve indicates an expected call of Reserve.
+func (mr *MockLocalMockRecorder) Reserve(ctx, a interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Reserve", reflect.TypeOf((*MockLocal)(nil).Reserve), ctx, a)
+}

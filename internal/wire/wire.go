@@ -106,9 +106,17 @@ func (l *Lifter) single(msg []byte) ([]byte, error) {
 		return msg, nil
 	}
 	out := msg
+	ambiguous := false // which params count, readers need not agree on
+	for _, p := range params {
+		keyed, err := hasKey(msg[p.start:p.end])
+		if err != nil {
+			return nil, err
+		}
+		ambiguous = ambiguous || keyed && len(params) > 1
+	}
 	for i := len(params) - 1; i >= 0; i-- { // from the back, so that offsets hold
 		p := params[i]
-		lifted, err := l.Params(msg[p.start:p.end])
+		lifted, err := l.lift(msg[p.start:p.end], ambiguous)
 		if err != nil {
 			return nil, err
 		}
@@ -124,30 +132,68 @@ func (l *Lifter) Params(params []byte) ([]byte, error) {
 	if !MayHaveKey(params) {
 		return params, nil
 	}
-	var keys []byte
-	var metas []span
-	err := eachMember(params, func(name string, v span) {
+	return l.lift(params, false)
+}
+
+// lift adds the private member to params that have a key in any place whose
+// meaning readers may not agree on: a member of params, or one that is
+// repeated.
+func (l *Lifter) lift(params []byte, ambiguous bool) ([]byte, error) {
+	p, err := places(params)
+	if err != nil || !ambiguous && p.keys == nil && !p.repeated() {
+		return params, err
+	}
+	if ambiguous || p.repeated() {
+		// Two values that are not even strings: nobody takes them for one key.
+		return putMeta(params, p.metas, l.name, []byte(`[null,null]`)), nil
+	}
+	return putMeta(params, p.metas, l.name, append(p.keys, ']')), nil
+}
+
+func hasKey(params []byte) (bool, error) {
+	p, err := places(params)
+	return p.keys != nil || p.inMeta > 0, err
+}
+
+// keyPlaces are the places in params that have to do with a key.
+type keyPlaces struct {
+	keys   []byte // the values of params.idempotencyKey, an array without its end
+	metas  []span // the values of `_meta`
+	inMeta int    // how many of their members are a key
+}
+
+// repeated reports whether a member that a key is in is there twice. A
+// repeated param is told by its values.
+func (p keyPlaces) repeated() bool {
+	return p.inMeta > 1 || len(p.metas) > 1 && (p.inMeta > 0 || p.keys != nil)
+}
+
+// places finds them; in params that are no object there are none.
+func places(params []byte) (p keyPlaces, err error) {
+	err = eachMember(params, func(name string, v span) {
 		switch name {
 		case schema.ParamKey:
 			sep := byte(',')
-			if keys == nil {
+			if p.keys == nil {
 				sep = '['
 			}
-			keys = append(append(keys, sep), params[v.start:v.end]...)
+			p.keys = append(append(p.keys, sep), params[v.start:v.end]...)
 		case "_meta":
-			metas = append(metas, v)
+			p.metas = append(p.metas, v)
 		}
 	})
+	for _, m := range p.metas {
+		// What is no object has no members and no key.
+		_ = eachMember(params[m.start:m.end], func(name string, _ span) {
+			if name == schema.MetaKey {
+				p.inMeta++
+			}
+		})
+	}
 	if errors.Is(err, errNotObject) {
-		return params, nil
+		return p, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	if keys == nil {
-		return params, nil
-	}
-	return putMeta(params, metas, l.name, append(keys, ']')), nil
+	return p, err
 }
 
 // Key is what [Insert] writes.
@@ -304,6 +350,10 @@ type span struct{ start, end int }
 
 var errNotObject = errors.New("not a JSON object")
 
+// ErrTrailing says that more than one JSON value was given for a message. A
+// reader that takes them apart would see a key in the second.
+var ErrTrailing = errors.New("more than one JSON value")
+
 // eachMember calls f with the name and the place of the value of every member
 // of the object in doc, duplicates included. doc may have space around it.
 func eachMember(doc []byte, f func(name string, value span)) error {
@@ -330,6 +380,12 @@ func eachMember(doc []byte, f func(name string, value span)) error {
 		}
 		end := int(dec.InputOffset())
 		f(n, span{end - len(v), end})
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return fmt.Errorf("invalid JSON: %w", err)
+	}
+	if len(bytes.TrimLeft(doc[dec.InputOffset():], " \t\r\n")) > 0 {
+		return ErrTrailing
 	}
 	return nil
 }

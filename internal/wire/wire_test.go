@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -40,7 +41,6 @@ func TestALiftedKeyIsFoundInMetaAndTheRestIsUnchanged(t *testing.T) {
 		"escaped name": {`{"name":"a","idempotency\u004bey":"n.k"}`, `["n.k"]`},
 		"not a string": {`{"name":"a","idempotencyKey":{"a":[1]}}`, `[{"a":[1]}]`},
 		"repeated":     {`{"name":"a","idempotencyKey":"n.k","idempotencyKey":"n.l"}`, `["n.k","n.l"]`},
-		"two metas":    {`{"_meta":{"a":1},"_meta":{"b":2},"idempotencyKey":"n.k"}`, `["n.k"]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			msg := `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":` + tc.params + `}`
@@ -76,6 +76,38 @@ func TestALiftedKeyIsFoundInMetaAndTheRestIsUnchanged(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAKeyInARepeatedMemberIsLiftedAsNoKeyAtAll(t *testing.T) {
+	l := NewLifter()
+	key := `"` + schema.MetaKey + `":"n.k"`
+	for _, params := range []string{
+		`"params":{"name":"a","idempotencyKey":"n.k"},"params":{"name":"a"}`,
+		`"params":{"name":"a","_meta":{` + key + `}},"params":{"name":"a"}`,
+		`"params":{"name":"a","_meta":{},"_meta":{"b":2},"idempotencyKey":"n.k"}`,
+		`"params":{"name":"a","_meta":{` + key + `},"_meta":{}}`,
+		`"params":{"name":"a","_meta":{` + key + `,` + key + `}}`,
+	} {
+		out, err := l.Message([]byte(`{"jsonrpc":"2.0","id":7,"method":"tools/call",` + params + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			Params struct {
+				Meta map[string]json.RawMessage `json:"_meta"`
+			} `json:"params"`
+		}
+		if err := json.Unmarshal(out, &got); err != nil || string(got.Params.Meta[l.Name()]) != `[null,null]` {
+			t.Errorf("%s: lifted %s, %v", params, got.Params.Meta[l.Name()], err)
+		}
+	}
+}
+
+func TestTwoValuesInOneMessageAreAnError(t *testing.T) {
+	_, err := NewLifter().Message([]byte(`{"id":9,"method":"ping"}` + "\r" + `{"method":"tools/call","params":{"idempotencyKey":"n.k"}}`))
+	if !errors.Is(err, ErrTrailing) {
+		t.Errorf("got %v", err)
 	}
 }
 

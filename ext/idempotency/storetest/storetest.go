@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -73,12 +74,11 @@ type Backend struct {
 	WakeWithin time.Duration
 }
 
-// Run runs the contract against the stores of f, one subtest per rule.
-func Run(t *testing.T, f Factory) {
-	for _, group := range []struct {
-		name  string
-		tests []contract
-	}{
+// Run runs the contract against the stores of f, one subtest per rule. With
+// groups, which are the names of the first level of subtests, it runs only
+// those: for a second backend that differs in one respect.
+func Run(t *testing.T, f Factory, groups ...string) {
+	all := []group{
 		{"Reserve", reserveTests()},
 		{"Record", recordTests()},
 		{"Questions", questionTests()},
@@ -92,13 +92,27 @@ func Run(t *testing.T, f Factory) {
 		{"LifeCycle", lifeCycleTests()},
 		{"Operator", operatorTests()},
 		{"Outage", outageTests()},
-	} {
-		t.Run(group.name, func(t *testing.T) {
-			for _, c := range group.tests {
+	}
+	for _, name := range groups {
+		if !slices.ContainsFunc(all, func(g group) bool { return g.name == name }) {
+			t.Errorf("storetest: there is no group %q", name)
+		}
+	}
+	for _, g := range all {
+		if len(groups) > 0 && !slices.Contains(groups, g.name) {
+			continue
+		}
+		t.Run(g.name, func(t *testing.T) {
+			for _, c := range g.tests {
 				t.Run(c.rule, func(t *testing.T) { c.check(newWorld(t, f, c.config)) })
 			}
 		})
 	}
+}
+
+type group struct {
+	name  string
+	tests []contract
 }
 
 // A contract is one rule and the check of it.

@@ -2,7 +2,7 @@
 // table: what a call costs against the bare SDK, as ratios of runs that were
 // made side by side, and what the parts cost.
 //
-//	go run ./internal/cmd/bench [-rounds 500]
+//	go run ./internal/cmd/bench [-rounds 200]
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	rounds := flag.Int("rounds", 500, "rounds of paired batches per comparison; more narrows the spread")
+	rounds := flag.Int("rounds", 200, "rounds of paired batches per comparison; more narrows the spread")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "Runs the benchmarks and prints ratios to the bare SDK, and the cost of the parts.")
 		flag.PrintDefaults()
@@ -92,6 +92,7 @@ var benchLine = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
 func measure(ctx context.Context, pattern, benchtime string, packages ...string) ([]result, error) {
 	var results []result
 	for _, pkg := range packages {
+		found := false
 		fmt.Fprintf(os.Stderr, "measuring %s in %s …\n", pattern, pkg)
 		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", pattern, "-benchtime", benchtime, "-benchmem", "-timeout", "30m", pkg)
 		cmd.Stderr = os.Stderr
@@ -115,6 +116,10 @@ func measure(ctx context.Context, pattern, benchtime string, packages ...string)
 				r.metrics[fields[i+1]] = v
 			}
 			results = append(results, r)
+			found = true
+		}
+		if !found {
+			return nil, fmt.Errorf("no benchmark of %s matches %s", pkg, pattern)
 		}
 	}
 	return results, nil

@@ -166,8 +166,7 @@ func TestNoKeyRunsTwiceWhateverHappens(t *testing.T) {
 		names := []string{h.namespace()}
 		type life struct {
 			run     *store.Attempt // under way
-			open    bool
-			ended   time.Time // zero while not
+			ended   time.Time      // zero while not
 			ran     int
 			waiting bool
 		}
