@@ -216,10 +216,10 @@ func TestNetHTTPDoesNotSendACallAgainByItself(t *testing.T) {
 				})}
 				s := open(t, &mcp.StreamableClientTransport{Endpoint: p.URL, HTTPClient: hc}, &clientretry.Options{Attempts: 1})
 				defer s.Close()
-				if _, _, err := charge(t, s); err != nil {
+				if _, _, err := callCharge(t, s); err != nil {
 					t.Fatal(err)
 				}
-				_, report, err := charge(t, s)
+				_, report, err := callCharge(t, s)
 				if told(err) != "unknown" || len(p.seen()) != 2 || report.Attempts != 1 {
 					t.Errorf("%v, %d calls reached the server, want 2", err, len(p.seen()))
 				}
@@ -233,7 +233,7 @@ func TestAStaleKeptConnectionIsStillRepaired(t *testing.T) {
 	p := newHTTPPeer(t, true, nil)
 	s := openHTTP(t, p, nil)
 	for range 3 {
-		if _, _, err := charge(t, s); err != nil {
+		if _, _, err := callCharge(t, s); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -261,7 +261,7 @@ func TestConnectionsAreUsedAgainAfterAnEventStream(t *testing.T) {
 		s := open(t, &mcp.StreamableClientTransport{Endpoint: ts.URL, HTTPClient: hc}, nil)
 		defer s.Close()
 		for range 20 {
-			if _, _, err := charge(t, s); err != nil {
+			if _, _, err := callCharge(t, s); err != nil {
 				t.Fatal(err)
 			}
 		}

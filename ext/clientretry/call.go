@@ -23,7 +23,8 @@ type call struct {
 	given string // the caller's key
 	noKey bool   // the server has said that the tool takes none
 	key   string // the key in use; empty for none
-	sends int    // attempts with it that were on the wire
+	sends int    // attempts with it
+	there int    // those of them that may have reached the server
 	h     history
 
 	identity  *identity
@@ -79,7 +80,7 @@ func (c *call) run(ctx context.Context) (mcp.Result, error) {
 	for {
 		res, e, cause := c.once(ctx)
 		h := c.h
-		h.keyed, h.strict, h.namespace, h.resent = c.key != "", c.opt.Strict, e.namespace != "", c.sends > 1
+		h.keyed, h.strict, h.namespace, h.resent = c.key != "", c.opt.Strict, e.namespace != "", c.there > 1
 		d := decide(h, e.kind)
 		c.h.lost = d.lost
 		switch d.action {
@@ -111,7 +112,7 @@ func (c *call) run(ctx context.Context) (mcp.Result, error) {
 
 // newKey replaces the key by another, or by none.
 func (c *call) newKey(key string) {
-	c.key, c.sends, c.rounds, c.retention = key, 0, nil, 0
+	c.key, c.sends, c.there, c.rounds, c.retention = key, 0, 0, nil, 0
 	c.h.minted, c.h.tried = key != "", key != ""
 	c.h.lost, c.h.begun = false, false
 }
@@ -214,7 +215,7 @@ func (c *call) plan(l *link) error {
 	}
 	c.h.again = c.key == "" && c.opt.RetryUnkeyed != nil && c.opt.RetryUnkeyed(c.params.Name)
 	c.limits = c.opt.limits(c.params.Name, c.key != "")
-	if settings != nil {
+	if c.key != "" {
 		c.keep(settings)
 	}
 	return nil
@@ -243,7 +244,9 @@ func (c *call) send(ctx context.Context, l *link, params *mcp.CallToolParams, ke
 	}
 	req := &mcp.ClientRequest[mcp.Params]{Session: l.session, Params: params}
 	res, err := c.next(context.WithValue(inner, attemptContext{}, a), schema.MethodCallTool, req)
-	l.noticed(err)
+	if !a.seen().interim { // else it may be a handler's own error, of another connection
+		l.noticed(err)
+	}
 	return a, res, err
 }
 
@@ -255,6 +258,9 @@ func (c *call) sent(s seen) {
 	c.report.Attempts++
 	c.report.KeyHonoured, c.report.Replayed = false, false // it is the last answer that counts
 	c.sends++
+	if s.loss == nil || s.loss.Kind != LossNotSent {
+		c.there++
+	}
 	for i := len(c.rounds); i < len(s.sent); i++ {
 		c.rounds = append(c.rounds, s.sent[i])
 	}

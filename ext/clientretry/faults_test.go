@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -175,7 +176,7 @@ func TestEveryFaultIsALossOfTheCallAndNotOfTheSession(t *testing.T) {
 					}
 					p := newFaultyPeer(t, modern, settings, f)
 					s := openHTTP(t, p, quick())
-					_, report, err := charge(t, s)
+					_, report, err := callCharge(t, s)
 					if want := map[bool]string{true: "result", false: "unknown"}[keyed]; told(err) != want {
 						t.Fatalf("keyed %v: told %v, want %s", keyed, err, want)
 					}
@@ -186,7 +187,7 @@ func TestEveryFaultIsALossOfTheCallAndNotOfTheSession(t *testing.T) {
 					if report.Attempts != attempts || !keyed && name != "a redirect for ever" && len(p.seen()) != 1 {
 						t.Errorf("keyed %v: %d calls, report %+v", keyed, len(p.seen()), report)
 					}
-					if _, _, err := charge(t, s); err != nil {
+					if _, _, err := callCharge(t, s); err != nil {
 						t.Errorf("keyed %v: the next call on the session: %v", keyed, err)
 					}
 					if p.dialled() != 1 {
@@ -226,7 +227,7 @@ func TestOddResponsesThatAreOnesAreTaken(t *testing.T) {
 				p.serve = func(c *toolCall, w http.ResponseWriter, r *http.Request) bool { serve(c, w, r); return true }
 				s := openHTTP(t, p, quick())
 				for range 2 {
-					if _, report, err := charge(t, s); err != nil || report.Attempts != 1 {
+					if _, report, err := callCharge(t, s); err != nil || report.Attempts != 1 {
 						t.Errorf("%v, %+v", err, report)
 					}
 				}
@@ -288,7 +289,7 @@ func TestRefusalsAreDefiniteUnlessAnAttemptWasLost(t *testing.T) {
 							return true
 						}
 						s := openHTTP(t, p, quick())
-						_, _, err := charge(t, s)
+						_, _, err := callCharge(t, s)
 						want := v.first
 						if lost {
 							want = "unknown"
@@ -304,9 +305,9 @@ func TestRefusalsAreDefiniteUnlessAnAttemptWasLost(t *testing.T) {
 							t.Errorf("the status is gone: %v", err)
 						}
 						if !lost { // the script refuses twice
-							_, _, _ = charge(t, s)
+							_, _, _ = callCharge(t, s)
 						}
-						if _, _, err := charge(t, s); err != nil || p.dialled() != 1 {
+						if _, _, err := callCharge(t, s); err != nil || p.dialled() != 1 {
 							t.Errorf("the next call: %v, %d handshakes", err, p.dialled())
 						}
 					}
@@ -337,7 +338,7 @@ func TestRetryAfterOfAStatusIsHonoured(t *testing.T) {
 			}})
 			s := openHTTP(t, p, quick())
 			began := time.Now()
-			_, _, err := charge(t, s)
+			_, _, err := callCharge(t, s)
 			if took := time.Since(began); told(err) != v.outcome || took < v.least || took > v.least+3*time.Second {
 				t.Errorf("%v after %v", err, took)
 			}
@@ -358,14 +359,14 @@ func TestOnlyAFailureToConnectIsKnownNotToHaveBeenSent(t *testing.T) {
 	}
 	generations(t, func(t *testing.T, modern bool) {
 		s := gone(t, modern, nil, quick())
-		_, report, err := charge(t, s)
+		_, report, err := callCharge(t, s)
 		if told(err) != "notRun" || len(report.Losses) != 1 || report.Losses[0].Kind != clientretry.LossNotSent {
 			t.Errorf("%v, %+v", err, report)
 		}
 	})
 	generations(t, func(t *testing.T, modern bool) {
 		s := gone(t, modern, declared(), &clientretry.Options{BackoffBase: time.Millisecond, Attempts: 3})
-		_, report, err := charge(t, s)
+		_, report, err := callCharge(t, s)
 		if told(err) != "notRun" || report.Attempts != 3 {
 			t.Errorf("%v, %+v", err, report)
 		}
@@ -384,7 +385,7 @@ func TestATransportThatDoesNotTellIsTakenForOneThatHasSent(t *testing.T) {
 	})}
 	s := open(t, &mcp.StreamableClientTransport{Endpoint: p.URL, HTTPClient: hc}, quick())
 	defer s.Close()
-	if _, _, err := charge(t, s); told(err) != "unknown" || !errors.Is(err, fail) {
+	if _, _, err := callCharge(t, s); told(err) != "unknown" || !errors.Is(err, fail) {
 		t.Errorf("%v", err)
 	}
 }
@@ -418,11 +419,33 @@ func TestAnEventOrBodyWithoutEndIsBoundedAndNotAskedForAgain(t *testing.T) {
 				s := open(t, &mcp.StreamableClientTransport{Endpoint: p.URL, MaxEventSize: 1 << 20},
 					&clientretry.Options{MaxResponseBytes: 1 << 20})
 				defer s.Close()
-				_, report, err := charge(t, s)
+				_, report, err := callCharge(t, s)
 				if told(err) != "unknown" || report.Attempts != 1 || report.Losses[0].Kind != clientretry.LossTooLarge {
 					t.Errorf("%v, %+v", err, report)
 				}
 			}
 		})
+	}
+}
+
+// What was never sent cannot have run: the answer to the next attempt is no
+// possible duplicate.
+func TestAnAttemptThatFoundNoConnectionIsNoReasonToFearADuplicate(t *testing.T) {
+	p := newHTTPPeer(t, true, declared())
+	p.script = each(done())
+	var n atomic.Int64
+	base := &http.Transport{DisableKeepAlives: true}
+	hc := &http.Client{Transport: roundTripFunc(func(r *http.Request) (*http.Response, error) {
+		if r.Header.Get("Mcp-Method") == schema.MethodCallTool && n.Add(1) == 1 {
+			r = r.Clone(r.Context())
+			r.URL.Host = "127.0.0.1:1"
+		}
+		return base.RoundTrip(r)
+	})}
+	s := open(t, &mcp.StreamableClientTransport{Endpoint: p.URL, HTTPClient: hc}, quick())
+	defer s.Close()
+	_, report, err := callCharge(t, s)
+	if err != nil || report.Attempts != 2 || report.PathChecks != 0 || report.PossibleDuplicate {
+		t.Errorf("%v, %+v", err, report)
 	}
 }

@@ -49,9 +49,7 @@ func (x *exchange) jsonBody(body io.Reader) []byte {
 	case x.rt.maxJSON >= 0 && int64(len(b)) > x.rt.maxJSON:
 		l = newLoss(LossTooLarge, fmt.Errorf("%w: more than %d bytes", errTooLarge, x.rt.maxJSON))
 	default:
-		// What the SDK is given it must be able to decode: its own decoder is
-		// the one that has to say so.
-		msg, err := jsonrpc.DecodeMessage(b)
+		msg, err := decodeMessage(b)
 		if resp, ok := msg.(*jsonrpc.Response); err == nil && ok && resp.ID == x.r.id && wellFormed(resp) {
 			x.r.answer(resp)
 			return b
@@ -153,7 +151,7 @@ func (g *sseGuard) next() {
 // message looks at an event with a message. It returns false when that has
 // settled what the SDK gets.
 func (g *sseGuard) message(e sseEvent, readErr error) (passes bool) {
-	msg, err := jsonrpc.DecodeMessage(e.data)
+	msg, err := decodeMessage(e.data)
 	resp, isResponse := msg.(*jsonrpc.Response)
 	switch {
 	case err != nil && readErr != nil:

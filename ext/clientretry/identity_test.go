@@ -80,7 +80,7 @@ func TestNoReSendGoesOutAsSomebodyElse(t *testing.T) {
 				opt.Identity = v.identity
 				s := open(t, &mcp.StreamableClientTransport{Endpoint: p.URL, OAuthHandler: h}, opt)
 				defer s.Close()
-				_, _, err := charge(t, s)
+				_, _, err := callCharge(t, s)
 				if v.sent && err != nil || !v.sent && told(err) != "unknown" {
 					t.Errorf("told %v", err)
 				}
@@ -88,7 +88,7 @@ func TestNoReSendGoesOutAsSomebodyElse(t *testing.T) {
 					t.Errorf("%d calls and %d path checks", len(p.seen()), p.pathChecks())
 				}
 				// Another call is nobody's re-send.
-				if _, _, err := charge(t, s); err != nil {
+				if _, _, err := callCharge(t, s); err != nil {
 					t.Errorf("the next call: %v", err)
 				}
 			})
@@ -118,7 +118,7 @@ func TestAuthorizationIsLeftToTheSDKOnce(t *testing.T) {
 			}
 			s := open(t, &mcp.StreamableClientTransport{Endpoint: p.URL, OAuthHandler: h}, quick())
 			defer s.Close()
-			_, report, err := charge(t, s)
+			_, report, err := callCharge(t, s)
 			if err != nil || asked != 1 || len(p.seen()) != 2 || report.Attempts != 1 {
 				t.Errorf("%v, authorized %d times, %d calls, %+v", err, asked, len(p.seen()), report)
 			}
@@ -144,12 +144,12 @@ func TestARefusalThatAuthorizationDoesNotCureLeavesTheSessionAlive(t *testing.T)
 			}
 			s := open(t, &mcp.StreamableClientTransport{Endpoint: p.URL, OAuthHandler: h}, quick())
 			defer s.Close()
-			_, _, err := charge(t, s)
+			_, _, err := callCharge(t, s)
 			var refusal *clientretry.HTTPError
 			if told(err) != "notRun" || !errors.As(err, &refusal) || refusal.Status != 403 {
 				t.Errorf("%s: %v", name, err)
 			}
-			if _, _, err := charge(t, s); err != nil || p.dialled() != 1 {
+			if _, _, err := callCharge(t, s); err != nil || p.dialled() != 1 {
 				t.Errorf("%s: the next call: %v, %d handshakes", name, err, p.dialled())
 			}
 		}

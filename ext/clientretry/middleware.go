@@ -58,9 +58,14 @@ func (l *link) request(req mcp.Request) mcp.Request {
 
 // noticed marks the connection as dead when the SDK says so.
 func (l *link) noticed(err error) {
-	if errors.Is(err, mcp.ErrConnectionClosed) || errors.Is(err, mcp.ErrSessionMissing) {
+	if isClosed(err) {
 		l.endpoint.die(err)
 	}
+}
+
+// isClosed reports whether the SDK says that a connection is dead.
+func isClosed(err error) bool {
+	return errors.Is(err, mcp.ErrConnectionClosed) || errors.Is(err, mcp.ErrSessionMissing)
 }
 
 // isReplayed reads the marker; ok is false when there is none.

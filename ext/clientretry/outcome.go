@@ -32,6 +32,8 @@ func (c *call) classify(ctx context.Context, l *link, s seen, res mcp.Result, er
 		return nil, e, cause
 	case ctx.Err() != nil && s.end != lostEnd:
 		return nil, plain(cancelled), c.lose(newLoss(LossCancelled, err))
+	case s.end == answeredEnd && s.interim && isClosed(err):
+		return nil, plain(notSent), err // the connection died while the question was being answered
 	case s.end == answeredEnd && s.interim:
 		return nil, plain(unmarkedError), err // a handler of the client's own failed
 	case s.end == answeredEnd:

@@ -201,10 +201,6 @@ func refusal(reason schema.Reason, change ...func(*schema.ErrorData)) *jsonrpc.E
 	return &jsonrpc.Error{Code: schema.ErrorCode, Message: string(reason), Data: raw(data)}
 }
 
-func outcome(o schema.Outcome) func(*schema.ErrorData) {
-	return func(d *schema.ErrorData) { d.Outcome = o }
-}
-
 func after(ms int64) func(*schema.ErrorData) {
 	return func(d *schema.ErrorData) { d.RetryAfterMs = &ms }
 }
@@ -451,4 +447,12 @@ func generations(t *testing.T, test func(t *testing.T, modern bool)) {
 	for name, modern := range map[string]bool{"modern": true, "legacy": false} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, modern) })
 	}
+}
+
+// callCharge calls the tool charge.
+func callCharge(t *testing.T, s *clientretry.Session) (*mcp.CallToolResult, clientretry.Report, error) {
+	t.Helper()
+	ctx, report := clientretry.WithReport(t.Context())
+	res, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "charge", Arguments: map[string]any{"amount": 1}})
+	return res, *report, err
 }

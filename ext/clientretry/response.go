@@ -105,7 +105,7 @@ func (x *exchange) failure(resp *http.Response) *http.Response {
 	case status < 400:
 		l.Kind, l.Err = LossMalformed, errNoResponse
 		return x.lost(l)
-	case status >= 500 && status != http.StatusNotImplemented && status != http.StatusHTTPVersionNotSupported:
+	case !surelyRefused(status):
 		// It may hide an effect, as a CDN's 524 does, and the SEP's list of
 		// statuses after which to send again does not have it.
 		l.Err = errUnlisted
@@ -192,3 +192,19 @@ func retryAfter(value string) time.Duration {
 // maxWait bounds what a server can ask a client to wait where nothing else
 // does.
 const maxWait = time.Hour
+
+// surelyRefused reports whether a status, without a JSON-RPC body, says that
+// whoever sent it did not let the request through. Every other one may hide an
+// effect: a CDN's 524 does, and so may a 499 or a 409 that something in between
+// made of an answer.
+func surelyRefused(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
+		http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusProxyAuthRequired,
+		http.StatusLengthRequired, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong,
+		http.StatusUnsupportedMediaType, http.StatusMisdirectedRequest, http.StatusUpgradeRequired,
+		http.StatusRequestHeaderFieldsTooLarge, http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return true
+	}
+	return false
+}

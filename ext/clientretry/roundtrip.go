@@ -77,7 +77,7 @@ func (rt *roundTripper) post(req *http.Request, a *attempt) (*http.Response, err
 	if err != nil {
 		return nil, err
 	}
-	msg, err := jsonrpc.DecodeMessage(body)
+	msg, err := decodeMessage(body)
 	call, ok := msg.(*jsonrpc.Request)
 	if err != nil || !ok || !call.IsCall() || call.Method != schema.MethodCallTool {
 		return rt.base.RoundTrip(req)

@@ -497,8 +497,12 @@ func TestANamespaceThatIsAlwaysAnotherOneIsGivenUp(t *testing.T) {
 		n++
 		return refusal(schema.ReasonNamespaceNotHeld, namespace("ns"+strings.Repeat("x", n%20)))
 	}}.run(t, func(t *testing.T, o outcomeOf) {
-		if told(o.err) != "notRun" || len(o.peer.seen()) != 4 {
-			t.Errorf("%v after %d calls", o.err, len(o.peer.seen()))
+		keys := o.peer.keys()
+		if told(o.err) != "notRun" || len(keys) != 4 {
+			t.Fatalf("%v, keys %q", o.err, keys)
+		}
+		if keys[0] == keys[1] || keys[1] != keys[2] || keys[2] == keys[3] {
+			t.Errorf("keys %q, want a new one, the same again, another new one", keys)
 		}
 	})
 }
@@ -592,6 +596,15 @@ func TestTheCallersParamsStayAsTheyAre(t *testing.T) {
 	play{script: each(proxied, done(true)), params: params}.run(t, func(t *testing.T, o outcomeOf) {
 		if o.err != nil || len(params.Meta) != 1 || params.Arguments != nil {
 			t.Errorf("%v, params are now %+v", o.err, params)
+		}
+	})
+}
+
+func TestAMemberOfTheCallersInMetaIsNotDoubled(t *testing.T) {
+	mine := &mcp.CallToolParams{Name: "charge", Meta: mcp.Meta{schema.ExtensionID: map[string]any{"attempt": 7}}}
+	play{script: each(proxied, done(true)), params: mine}.run(t, func(t *testing.T, o outcomeOf) {
+		if calls := o.peer.seen(); o.err != nil || len(calls) != 2 || calls[1].Attempt != 7 {
+			t.Errorf("%v, %d calls, the last with %+v", o.err, len(calls), calls[len(calls)-1])
 		}
 	})
 }

@@ -358,8 +358,9 @@ func TestCloseEndsCallsThatWaitAndLeavesNothingBehind(t *testing.T) {
 			ended <- err
 		}()
 		time.Sleep(time.Second)
+		began := time.Now()
 		s.Close()
-		if err := <-ended; told(err) != "unknown" || !errors.Is(err, mcp.ErrConnectionClosed) {
+		if err := <-ended; time.Since(began) != 0 || told(err) != "unknown" || !errors.Is(err, mcp.ErrConnectionClosed) {
 			t.Errorf("%v", err)
 		}
 		if _, _, err := call(t, s, "charge"); told(err) != "error" || !errors.Is(err, mcp.ErrConnectionClosed) {
@@ -443,11 +444,11 @@ func TestHintsOfListedToolsAreHeeded(t *testing.T) {
 		}
 	}
 	list("unsupported")
-	if _, report, err := charge(t, s); err != nil || report.Key != "" {
+	if _, report, err := callCharge(t, s); err != nil || report.Key != "" {
 		t.Errorf("unsupported: %v, %+v", err, report)
 	}
 	p.play(each(nil))
-	if _, report, err := charge(t, s); told(err) != "unknown" || report.Attempts != 1 {
+	if _, report, err := callCharge(t, s); told(err) != "unknown" || report.Attempts != 1 {
 		t.Errorf("unsupported, lost: %v, %+v", err, report)
 	}
 	p.play(func(c *toolCall) any {
@@ -456,16 +457,16 @@ func TestHintsOfListedToolsAreHeeded(t *testing.T) {
 		}
 		return done(false)
 	})
-	if _, _, err := charge(t, s); told(err) != "notRun" {
+	if _, _, err := callCharge(t, s); told(err) != "notRun" {
 		t.Errorf("the hint is stale: %v", err)
 	}
-	if _, report, err := charge(t, s); err != nil || report.Key == "" {
+	if _, report, err := callCharge(t, s); err != nil || report.Key == "" {
 		t.Errorf("and has been forgotten: %v, %+v", err, report)
 	}
 	for _, hint := range []string{"optional", "required", "somethingNew", ""} {
 		list("unsupported")
 		list(hint)
-		if _, report, err := charge(t, s); err != nil || report.Key == "" {
+		if _, report, err := callCharge(t, s); err != nil || report.Key == "" {
 			t.Errorf("%q: %v, %+v", hint, err, report)
 		}
 	}
@@ -495,14 +496,14 @@ func TestASessionThatIsGoneIsMadeAnewAndTheCallGoesOn(t *testing.T) {
 				}
 				v.opt.BackoffBase = time.Millisecond
 				s := openHTTP(t, p, &v.opt)
-				_, report, err := charge(t, s)
+				_, report, err := callCharge(t, s)
 				if told(err) != v.told || len(p.seen()) != v.keys || p.pathChecks() != 0 {
 					t.Errorf("%v, keys %q, %+v", err, p.keys(), report)
 				}
 				if v.told == "notRun" && !errors.Is(err, mcp.ErrSessionMissing) {
 					t.Errorf("cause: %v", err)
 				}
-				if _, _, err := charge(t, s); err != nil || p.dialled() != 2 {
+				if _, _, err := callCharge(t, s); err != nil || p.dialled() != 2 {
 					t.Errorf("the next call: %v, %d handshakes", err, p.dialled())
 				}
 			}
@@ -515,7 +516,7 @@ func TestASessionThatIsGoneIsMadeAnewAndTheCallGoesOn(t *testing.T) {
 func TestARestartBetweenTwoCallsCostsNothing(t *testing.T) {
 	p := newHTTPPeer(t, false, declared())
 	s := openHTTP(t, p, quick())
-	if _, _, err := charge(t, s); err != nil {
+	if _, _, err := callCharge(t, s); err != nil {
 		t.Fatal(err)
 	}
 	p.settings = declared("keyNamespace", "ns2")
@@ -532,7 +533,7 @@ func TestARestartBetweenTwoCallsCostsNothing(t *testing.T) {
 		}
 		return done(false)
 	}
-	if _, report, err := charge(t, s); err != nil || report.PossibleDuplicate {
+	if _, report, err := callCharge(t, s); err != nil || report.PossibleDuplicate {
 		t.Errorf("%v, %+v", err, report)
 	}
 	strict := quick()
@@ -540,7 +541,7 @@ func TestARestartBetweenTwoCallsCostsNothing(t *testing.T) {
 	p2 := newHTTPPeer(t, false, declared())
 	p2.serve, p2.script = p.serve, p.script
 	s2 := openHTTP(t, p2, strict)
-	if _, _, err := charge(t, s2); told(err) != "unknown" {
+	if _, _, err := callCharge(t, s2); told(err) != "unknown" {
 		t.Errorf("strict: %v", err)
 	}
 }
@@ -574,7 +575,7 @@ func TestManyCallsAtOnceOverABadPath(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 64 {
 			wg.Go(func() {
-				if _, report, err := charge(t, s); err != nil || report.PossibleDuplicate {
+				if _, report, err := callCharge(t, s); err != nil || report.PossibleDuplicate {
 					t.Errorf("%v, %+v", err, report)
 				}
 			})
@@ -594,7 +595,7 @@ func TestNoGoroutineOfAnHTTPSessionStaysBehind(t *testing.T) {
 		p := newFaultyPeer(t, modern, declared(), faultsOnTheWire["no event in time"])
 		hc := &http.Client{Transport: &http.Transport{}}
 		s := open(t, &mcp.StreamableClientTransport{Endpoint: p.URL, HTTPClient: hc}, quick())
-		if _, _, err := charge(t, s); err != nil {
+		if _, _, err := callCharge(t, s); err != nil {
 			t.Error(err)
 		}
 		s.Close()

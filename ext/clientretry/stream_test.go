@@ -42,7 +42,7 @@ func TestProgressArrivesWhileTheCallRuns(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			if _, report, err := charge(t, s); err != nil || report.Attempts != 1 {
+			if _, report, err := callCharge(t, s); err != nil || report.Attempts != 1 {
 				t.Errorf("%v, %+v", err, report)
 			}
 		}
@@ -156,7 +156,7 @@ func TestACallWithoutAKeyIsResumedAndSettledWhenThatFails(t *testing.T) {
 			st.attach(p)
 			s := open(t, &mcp.StreamableClientTransport{Endpoint: p.URL, MaxRetries: v.max}, nil)
 			defer s.Close()
-			_, report, err := charge(t, s)
+			_, report, err := callCharge(t, s)
 			if told(err) != v.told || st.resumed() != v.gets {
 				t.Fatalf("%v after %d resumptions, %+v", err, st.resumed(), report)
 			}
@@ -166,7 +166,7 @@ func TestACallWithoutAKeyIsResumedAndSettledWhenThatFails(t *testing.T) {
 			if len(p.seen()) != 1 {
 				t.Errorf("%d calls", len(p.seen()))
 			}
-			if _, _, err := charge(t, s); err != nil || p.dialled() != 1 {
+			if _, _, err := callCharge(t, s); err != nil || p.dialled() != 1 {
 				t.Errorf("the next call: %v, %d handshakes", err, p.dialled())
 			}
 		})
@@ -183,7 +183,7 @@ func TestACallWithAKeyIsNotResumedButSentAgainAtOnce(t *testing.T) {
 			st.again = func(int, string, http.ResponseWriter, *http.Request) { t.Error("the stream was resumed") }
 			st.attach(p)
 			s := openHTTP(t, p, quick())
-			_, report, err := charge(t, s)
+			_, report, err := callCharge(t, s)
 			if err != nil || len(p.seen()) != 2 || report.Elapsed > 900*time.Millisecond {
 				t.Errorf("%v, %d calls, %+v", err, len(p.seen()), report)
 			}
@@ -201,7 +201,7 @@ func TestAServerThatAsksToBePolledIsPolledAlsoForACallWithAKey(t *testing.T) {
 	}}
 	st.attach(p)
 	s := openHTTP(t, p, nil)
-	if _, report, err := charge(t, s); err != nil || len(p.seen()) != 1 || st.resumed() != 1 || report.Attempts != 1 {
+	if _, report, err := callCharge(t, s); err != nil || len(p.seen()) != 1 || st.resumed() != 1 || report.Attempts != 1 {
 		t.Errorf("%v, %d calls, %d resumptions", err, len(p.seen()), st.resumed())
 	}
 
@@ -209,7 +209,7 @@ func TestAServerThatAsksToBePolledIsPolledAlsoForACallWithAKey(t *testing.T) {
 	st = &streams{first: primed, again: func(_ int, _ string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(405) }}
 	st.attach(p)
 	s = openHTTP(t, p, quick())
-	if _, report, err := charge(t, s); err != nil || len(p.seen()) != 2 || report.Losses[0].Kind != clientretry.LossResume {
+	if _, report, err := callCharge(t, s); err != nil || len(p.seen()) != 2 || report.Losses[0].Kind != clientretry.LossResume {
 		t.Errorf("%v, %d calls, %+v", err, len(p.seen()), report)
 	}
 }
@@ -219,11 +219,11 @@ func TestTheAttemptTimeoutAlsoEndsTheWaitBetweenTwoStreams(t *testing.T) {
 	st := &streams{first: "id: a_0\nretry: 50000\nevent: prime\n\n"}
 	st.attach(p)
 	s := openHTTP(t, p, quick())
-	_, report, err := charge(t, s)
+	_, report, err := callCharge(t, s)
 	if told(err) != "unknown" || report.Elapsed > 5*time.Second || report.Losses[0].Kind != clientretry.LossTimeout {
 		t.Errorf("%v, %+v", err, report)
 	}
-	if _, _, err := charge(t, s); err != nil {
+	if _, _, err := callCharge(t, s); err != nil {
 		t.Errorf("the next call: %v", err)
 	}
 
@@ -232,7 +232,7 @@ func TestTheAttemptTimeoutAlsoEndsTheWaitBetweenTwoStreams(t *testing.T) {
 	st = &streams{first: "id: a_0\nretry: 99999999999\nevent: prime\n\n"}
 	st.attach(p)
 	s = openHTTP(t, p, nil)
-	if _, report, err := charge(t, s); told(err) != "unknown" || report.Elapsed > 5*time.Second {
+	if _, report, err := callCharge(t, s); told(err) != "unknown" || report.Elapsed > 5*time.Second {
 		t.Errorf("%v, %+v", err, report)
 	}
 }
@@ -261,7 +261,7 @@ func TestTheAttemptTimeoutDoesNotTellTheServerToCancel(t *testing.T) {
 			return http.DefaultTransport.RoundTrip(r)
 		})}
 		s := open(t, &mcp.StreamableClientTransport{Endpoint: p.URL, HTTPClient: hc}, quick())
-		_, report, err := charge(t, s)
+		_, report, err := callCharge(t, s)
 		if err != nil || report.Losses[0].Kind != clientretry.LossTimeout {
 			t.Errorf("%v, %+v", err, report)
 		}

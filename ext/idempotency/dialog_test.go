@@ -59,6 +59,8 @@ func (d *dialog) call(ctx context.Context, req *mcp.CallToolRequest, in dialogAr
 		case <-gate:
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
+		case <-d.f.t.Context().Done(): // the test has failed
+			return nil, nil, d.f.t.Context().Err()
 		}
 	}
 	if answer.Action != "accept" {

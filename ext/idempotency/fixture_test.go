@@ -193,6 +193,8 @@ func (f *fixture) gated(ctx context.Context, _ *mcp.CallToolRequest, in gateArgs
 		return nil, receipt{Number: f.effects.Add(1)}, nil
 	case <-ctx.Done():
 		return nil, receipt{}, ctx.Err()
+	case <-f.t.Context().Done(): // the test has failed
+		return nil, receipt{}, f.t.Context().Err()
 	}
 }
 
