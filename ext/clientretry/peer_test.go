@@ -427,6 +427,7 @@ func (c *pipePeerConn) SessionID() string { return "" }
 // open connects a client of its own to a transport.
 func open(t *testing.T, transport mcp.Transport, opt *clientretry.Options) *clientretry.Session {
 	t.Helper()
+	ownPool(t, transport)
 	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
 	s, err := clientretry.New(client, opt).Connect(t.Context(), transport, nil)
 	if err != nil {
@@ -455,4 +456,15 @@ func callCharge(t *testing.T, s *clientretry.Session) (*mcp.CallToolResult, clie
 	ctx, report := clientretry.WithReport(t.Context())
 	res, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "charge", Arguments: map[string]any{"amount": 1}})
 	return res, *report, err
+}
+
+// ownPool gives an HTTP transport connections of its own: every test server
+// that closes also closes idle ones of the default transport, under whoever
+// takes one up just then.
+func ownPool(t testing.TB, transport mcp.Transport) {
+	if h, ok := transport.(*mcp.StreamableClientTransport); ok && h.HTTPClient == nil {
+		pool := &http.Transport{}
+		t.Cleanup(pool.CloseIdleConnections)
+		h.HTTPClient = &http.Client{Transport: pool}
+	}
 }

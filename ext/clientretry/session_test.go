@@ -641,7 +641,7 @@ func TestNegativeBoundsAreAMistakeAndOptionsAreCopied(t *testing.T) {
 func TestAnHTTPTransportInDisguiseIsRefused(t *testing.T) {
 	p := newHTTPPeer(t, true, nil)
 	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
-	disguised := struct{ mcp.Transport }{&mcp.StreamableClientTransport{Endpoint: p.URL}}
+	disguised := struct{ mcp.Transport }{&mcp.StreamableClientTransport{Endpoint: p.URL, HTTPClient: &http.Client{Transport: &http.Transport{}}}}
 	if _, err := clientretry.New(client, nil).Connect(t.Context(), disguised, nil); err == nil || !strings.Contains(err.Error(), "StreamableClientTransport") {
 		t.Errorf("%v", err)
 	}
@@ -649,7 +649,7 @@ func TestAnHTTPTransportInDisguiseIsRefused(t *testing.T) {
 		t.Error("connected to nothing")
 	}
 	r := clientretry.New(client, &clientretry.Options{Dial: func(context.Context) (mcp.Transport, error) {
-		return &mcp.StreamableClientTransport{Endpoint: p.URL}, nil
+		return &mcp.StreamableClientTransport{Endpoint: p.URL, HTTPClient: &http.Client{Transport: &http.Transport{}}}, nil
 	}})
 	s, err := r.Connect(t.Context(), nil, nil)
 	if err != nil {

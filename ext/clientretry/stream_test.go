@@ -37,7 +37,7 @@ func TestProgressArrivesWhileTheCallRuns(t *testing.T) {
 			client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, &mcp.ClientOptions{
 				ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { got <- struct{}{} },
 			})
-			s, err := clientretry.New(client, nil).Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: p.URL}, nil)
+			s, err := clientretry.New(client, nil).Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: p.URL, HTTPClient: &http.Client{Transport: &http.Transport{}}}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -68,7 +68,10 @@ func (p *payments) calls() (n int) {
 func connect(t *testing.T, url string, opt *clientretry.Options) *clientretry.Session {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil)
-	s, err := clientretry.New(client, opt).Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, nil)
+	pool := &http.Transport{} // test servers that close empty the default one's
+	t.Cleanup(pool.CloseIdleConnections)
+	s, err := clientretry.New(client, opt).Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: pool}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
