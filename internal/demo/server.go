@@ -166,7 +166,8 @@ func (s *paymentServer) serveHTTP(ctx context.Context, server *mcp.Server, idem 
 	if err != nil {
 		return fmt.Errorf("payment server: %w", err)
 	}
-	hs := &http.Server{Handler: s.logged(h), ReadHeaderTimeout: 10 * time.Second}
+	unused := &unusedConns{conns: map[net.Conn]struct{}{}}
+	hs := &http.Server{Handler: s.logged(h), ReadHeaderTimeout: 10 * time.Second, ConnState: unused.note}
 	served := make(chan error, 1)
 	go func() { served <- hs.Serve(ln) }()
 	if _, err := fmt.Fprintf(stdout, "http://%s\n", ln.Addr()); err != nil {
@@ -184,7 +185,34 @@ func (s *paymentServer) serveHTTP(ctx context.Context, server *mcp.Server, idem 
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
+	hs.RegisterOnShutdown(unused.close)
 	return errors.Join(hs.Shutdown(grace), ignoreClosed(<-served))
+}
+
+// unusedConns are connections on which nothing was ever sent. A client's pool
+// may hold one that it dialled and did not need, and Shutdown would take it
+// for busy for five seconds.
+type unusedConns struct {
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+func (u *unusedConns) note(c net.Conn, state http.ConnState) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if state == http.StateNew {
+		u.conns[c] = struct{}{}
+	} else {
+		delete(u.conns, c)
+	}
+}
+
+func (u *unusedConns) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for c := range u.conns {
+		_ = c.Close()
+	}
 }
 
 func ignoreClosed(err error) error {
