@@ -31,9 +31,9 @@ type call struct {
 	limits    limits
 	retention time.Duration // the shortest declared since the key was first sent; 0 for none
 	started   time.Time
-	since     time.Time   // when an attempt was last lost, or a round ran
-	rounds    []time.Time // when each round was first sent under the key
-	used      int         // of Options.Attempts
+	since     time.Time // when an attempt was last lost, or a round ran
+	round     time.Time // when the latest round was first sent; zero before
+	used      int       // of Options.Attempts
 	report    Report
 }
 
@@ -74,7 +74,10 @@ func (c *call) run(ctx context.Context) (mcp.Result, error) {
 			return nil, c.notRun(err)
 		}
 	}
-	if err := c.plan(c.s.now()); err != nil { // bounds hold from here on, for dialling too
+	switch err := c.plan(c.s.now()); { // bounds hold from here on, for dialling too
+	case errors.Is(err, errKeyNotTaken):
+		return nil, c.unknown(err)
+	case err != nil:
 		return nil, c.notRun(err)
 	}
 	for {
@@ -112,7 +115,7 @@ func (c *call) run(ctx context.Context) (mcp.Result, error) {
 
 // newKey replaces the key by another, or by none.
 func (c *call) newKey(key string) {
-	c.key, c.sends, c.there, c.rounds, c.retention = key, 0, 0, nil, 0
+	c.key, c.sends, c.there, c.round, c.retention = key, 0, 0, time.Time{}, 0
 	c.h.minted, c.h.tried = key != "", key != ""
 	c.h.lost, c.h.begun = false, false
 }
@@ -172,6 +175,7 @@ func (c *call) ready(ctx context.Context) (*link, event, error) {
 var (
 	errTooLate      = errors.New("the retention time of the key has passed: nothing was sent again")
 	errUndeclared   = errors.New("the server no longer declares the extension: nothing was sent again")
+	errKeyNotTaken  = errors.New("the caller's key may have run before, and the server takes no keys for this tool now: nothing was sent")
 	errKeyInMeta    = errors.New("the call has a key in its _meta: give it with WithKey, so that it is sent as the server wants it")
 	errNoMoreTries  = errors.New("no attempts left")
 	errNoMoreTime   = errors.New("the next attempt would come too late")
@@ -206,10 +210,12 @@ func (c *call) plan(l *link) error {
 		return errKeyInMeta
 	}
 	switch {
+	case c.given != "":
+		if c.key = c.given; settings == nil {
+			return errKeyNotTaken
+		}
 	case settings == nil || c.noKey:
 		c.key, c.h.minted = "", false
-	case c.given != "":
-		c.key = c.given
 	case c.key == "" || !c.h.tried: // none of its own that waits to be sent
 		c.key, c.h.minted = mint(settings.KeyNamespace), true
 	}
@@ -261,8 +267,12 @@ func (c *call) sent(s seen) {
 	if s.loss == nil || s.loss.Kind != LossNotSent {
 		c.there++
 	}
-	for i := len(c.rounds); i < len(s.sent); i++ {
-		c.rounds = append(c.rounds, s.sent[i])
+	for i, at := range s.sent {
+		// A first round is the same one in every attempt; what follows it
+		// carries an answer that was given anew.
+		if i > 0 || c.round.IsZero() {
+			c.round = at
+		}
 	}
 	if (s.begun || s.interim) && !c.h.begun {
 		c.h.begun, c.since = true, time.Now()
@@ -272,19 +282,20 @@ func (c *call) sent(s seen) {
 // window is when the latest round was first sent, from which on its time
 // bounds count; the start of the call before that.
 func (c *call) window() time.Time {
-	if n := len(c.rounds); n > 0 {
-		return c.rounds[n-1]
+	if c.round.IsZero() {
+		return c.started
 	}
-	return c.started
+	return c.round
 }
 
-// timeout gives the attempt timeout of the i-th round of the next attempt: all
-// of it for a round that is new, what is left of the call for another.
+// timeout gives the attempt timeout of the i-th round of the next attempt: for
+// the first not more than is left of the call, for the others all of it, since
+// their time begins with the answer that they carry.
 func (c *call) timeout() func(i int) time.Duration {
-	known, window, limits := len(c.rounds), c.window(), c.limits
+	window, limits := c.window(), c.limits
 	return func(i int) time.Duration {
 		left := limits.total
-		if left > 0 && i < max(known, 1) {
+		if left > 0 && i == 0 {
 			left = max(time.Until(window.Add(left)), time.Millisecond)
 		}
 		switch {
@@ -316,7 +327,7 @@ func earlier(a, b time.Time) time.Time {
 
 // late reports whether the server may have forgotten the key by now.
 func (c *call) late() bool {
-	return c.retention > 0 && len(c.rounds) > 0 && time.Since(c.window()) >= c.retention
+	return c.retention > 0 && !c.round.IsZero() && time.Since(c.window()) >= c.retention
 }
 
 // pause waits before the next attempt. It returns an error when a bound
@@ -339,7 +350,7 @@ func (c *call) pause(ctx context.Context, next action, asked time.Duration) erro
 	if end := c.end(ctx); !end.IsZero() && at.After(end) {
 		return errors.Join(ctx.Err(), errNoMoreTime)
 	}
-	if c.h.open() && c.retention > 0 && len(c.rounds) > 0 && at.Sub(c.window()) >= c.retention {
+	if c.h.open() && c.retention > 0 && !c.round.IsZero() && at.Sub(c.window()) >= c.retention {
 		return errTooLate
 	}
 	t := time.NewTimer(wait)

@@ -25,12 +25,7 @@ type dialing struct {
 // connect makes a connection and reads the capability off its handshake.
 func (s *Session) connect(ctx context.Context, t mcp.Transport) (*link, error) {
 	e := &endpoint{}
-	var wrapped mcp.Transport
-	if http, ok := t.(*mcp.StreamableClientTransport); ok {
-		wrapped = wrapHTTP(http, e, s.retry.opt.MaxResponseBytes)
-	} else {
-		wrapped = &pipeTransport{inner: t, endpoint: e}
-	}
+	wrapped := s.wrap(t, e)
 	opts := s.opts
 	if s.ClientSession != nil {
 		// Requests are made by the first session of the SDK, in the form of
@@ -48,6 +43,30 @@ func (s *Session) connect(ctx context.Context, t mcp.Transport) (*link, error) {
 		e.die(mcp.ErrConnectionClosed)
 	})
 	return l, nil
+}
+
+// wrap puts this layer's part below the SDK into a transport.
+func (s *Session) wrap(t mcp.Transport, e *endpoint) mcp.Transport {
+	switch t := t.(type) {
+	case *mcp.StreamableClientTransport:
+		return wrapHTTP(t, e, s.retry.opt.MaxResponseBytes)
+	case *mcp.LoggingTransport:
+		if isHTTP(t) { // the log is above it
+			return &mcp.LoggingTransport{Transport: s.wrap(t.Transport, e), Writer: t.Writer}
+		}
+	}
+	return &pipeTransport{inner: t, endpoint: e}
+}
+
+// isHTTP reports whether a transport is the SDK's over HTTP, or a log of it.
+func isHTTP(t mcp.Transport) bool {
+	switch t := t.(type) {
+	case *mcp.StreamableClientTransport:
+		return true
+	case *mcp.LoggingTransport:
+		return isHTTP(t.Transport)
+	}
+	return false
 }
 
 // stranded returns an error when there is no connection and will be none.

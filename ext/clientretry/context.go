@@ -16,8 +16,9 @@ type (
 // WithKey gives the next CallTool with the returned context a key that the
 // caller has made with [Session.MintKey] and, usually, persisted: whole, as it
 // is. It is for one intended call, and the layer never replaces it by another.
-// Towards a server without the capability it is not sent, and the call is made
-// once.
+// Where the server does not declare the capability, or the tool takes no keys,
+// nothing is sent and the outcome is unknown: the key may have run before, and
+// a call without it could run again.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyContext{}, key)
 }

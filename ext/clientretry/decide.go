@@ -207,6 +207,10 @@ func (h history) refine(d decision, e eventKind) decision {
 		if h.keyed && !h.lost { // a round that ran explains the error: it is the call's
 			d.action = give
 		}
+	case undeclared:
+		if h.keyed && !h.minted { // it may have run while the server took keys
+			d = decision{giveUnknown, true}
+		}
 	case extNotHeld:
 		switch {
 		case !h.keyed:

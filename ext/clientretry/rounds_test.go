@@ -178,7 +178,11 @@ func TestAHandlerOfTheClientsThatFailsEndsTheCallWithItsError(t *testing.T) {
 // X17: the user's time is neither the attempt's nor the key's.
 func TestTheTimeAUserTakesCountsForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		peer := newPipePeer(true, declared("retentionMs", 60_000), byRound([]any{question("s1"), question("s1")}, []any{proxied, done(false)}))
+		answer := byRound([]any{question("s1"), question("s1")}, []any{proxied, done(false)})
+		peer := newPipePeer(true, declared("retentionMs", 60_000), func(c *toolCall) any {
+			time.Sleep(10 * time.Second)
+			return answer(c)
+		})
 		s := dialogue(t, peer, &clientretry.Options{Deadline: time.Minute}, func(int) (time.Duration, error) { return 3 * time.Hour, nil })
 		defer s.Close()
 		report, took, err := call(t, s, "charge")

@@ -40,8 +40,8 @@ func (r *Retry) Connect(ctx context.Context, t mcp.Transport, opts *mcp.ClientSe
 	if opts != nil {
 		s.opts = *opts
 	}
-	if http, ok := t.(*mcp.StreamableClientTransport); ok && s.dial == nil {
-		s.dial = func(context.Context) (mcp.Transport, error) { return http, nil }
+	if isHTTP(t) && s.dial == nil {
+		s.dial = func(context.Context) (mcp.Transport, error) { return t, nil }
 	}
 	if t == nil {
 		if s.dial == nil {
@@ -52,9 +52,12 @@ func (r *Retry) Connect(ctx context.Context, t mcp.Transport, opts *mcp.ClientSe
 			return nil, err
 		}
 	}
-	// A handler that connects somewhere hands its call's context on: no
-	// connection inherits an attempt.
-	ctx = context.WithValue(ctx, attemptContext{}, (*attempt)(nil))
+	// A handler that connects somewhere hands its call's context on, and
+	// handlers of the server's requests run under the connection's: it inherits
+	// neither an attempt nor a key or a report.
+	for _, value := range []any{attemptContext{}, keyContext{}, reportContext{}} {
+		ctx = context.WithValue(ctx, value, nil)
+	}
 	s.base, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	l, err := s.connect(ctx, t)
 	if err != nil {
