@@ -110,6 +110,11 @@ func (c *call) prepare(ctx context.Context, key string, continued round, wrapped
 	if err != nil {
 		return extError(schema.ReasonPrincipalUnknown, 0, "", "nothing was run: %v", err)
 	}
+	if principal == "" && c.guessable(key) {
+		return extError(schema.ReasonKeyInvalid, 0, "",
+			"nothing was run: without authentication the part of an idempotency key after its namespace has to be random, and at least %d characters long",
+			c.Idempotency.opt.MinAnonymousKey)
+	}
 	if len(p.Arguments) > c.Idempotency.opt.MaxArgumentBytes {
 		return invalidParams("arguments have %d bytes; this server takes at most %d in a call with an idempotency key",
 			len(p.Arguments), c.Idempotency.opt.MaxArgumentBytes)
@@ -139,6 +144,13 @@ func (c *call) prepare(ctx context.Context, key string, continued round, wrapped
 	c.refusal, c.refusalErr = c.check(ctx)
 	c.attempt.Peek = c.refusal != nil || c.refusalErr != nil
 	return nil
+}
+
+// guessable reports whether a key is too short for an anonymous principal. Keys
+// from a tool's own argument are as its author wants them.
+func (c *call) guessable(key string) bool {
+	ns, local, _ := strings.Cut(key, ".")
+	return ns != "" && len(local) < c.Idempotency.opt.MinAnonymousKey
 }
 
 // check finds what the call would be refused for if its key were new. It is

@@ -109,6 +109,24 @@ func TestOnlyTheAdapterCanSayThatItWasThere(t *testing.T) {
 	}
 }
 
+// Even a peer that learned the adapter's name can only send what a key is.
+func TestTheAdaptersMemberIsReadWithCare(t *testing.T) {
+	f := newFixture(t, connectors()[0], nil)
+	for value, reason := range map[string]schema.Reason{
+		`[]`: "", `{}`: "", `"x.k"`: "", `null`: "", `[null]`: schema.ReasonKeyInvalid, `[[]]`: schema.ReasonKeyInvalid, `["x.k"]`: schema.ReasonNamespaceNotHeld,
+	} {
+		r, err := f.call(t.Context(), "tools/call", `{`+goodArgs+`,"_meta":{"`+f.idem.Private()+`":`+value+`}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reason != "" {
+			wantReason(t, r, reason)
+		} else if r.Error != nil || r.marker() != nil {
+			t.Errorf("%s: %v", value, r)
+		}
+	}
+}
+
 // What the adapter adds for the middleware reaches no handler and no peer.
 func TestTheAdaptersMemberIsSeenByNobody(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, f *fixture) {

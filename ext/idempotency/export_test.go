@@ -41,6 +41,12 @@ func (m *Idempotency) FillOrphans() {
 	}
 }
 
+// Private is the `_meta` member into which the adapter lifts keys.
+func (m *Idempotency) Private() string { return m.lifter.Name() }
+
+// MinAnonymousKey is the bound of the options.
+func (m *Idempotency) MinAnonymousKey() int { return m.opt.MinAnonymousKey }
+
 // Store is the store of the options.
 func (m *Idempotency) Store() store.Store { return m.opt.Store }
 

@@ -67,6 +67,12 @@ func newServer(t testing.TB, opt *idempotency.Options, mem *memory.Options) *fix
 	if opt != nil {
 		o = *opt
 	}
+	if o.WaitLimit == 0 {
+		o.WaitLimit = patience // longer than a slow machine needs
+	}
+	if o.MinAnonymousKey == 0 {
+		o.MinAnonymousKey = -1 // keys of tests are to be read
+	}
 	if o.Store == nil {
 		var m memory.Options
 		if mem != nil {
@@ -108,17 +114,20 @@ func (c *clock) advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
+// patience is how long a test waits for what has to happen.
+const patience = 2 * time.Minute
+
 // eventually waits for a state that no channel announces.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(patience)
 	tick := time.NewTicker(200 * time.Microsecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }
@@ -144,8 +153,8 @@ func (p *pending) wait(t testing.TB) reply {
 	t.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(30 * time.Second):
-		t.Fatal("no answer within 30 s")
+	case <-time.After(patience):
+		t.Fatal("no answer within ", patience)
 	}
 	if p.err != nil {
 		t.Fatal(p.err)
@@ -225,7 +234,7 @@ func (f *fixture) awaitEntered(gate string) {
 		if got != gate {
 			f.t.Fatalf("handler entered with gate %q, want %q", got, gate)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		f.t.Fatalf("no handler entered gate %q", gate)
 	}
 }
@@ -331,7 +340,7 @@ var keyCounter atomic.Int64
 // key makes a fresh key in the current namespace.
 func (f *fixture) key() string {
 	f.t.Helper()
-	return fmt.Sprintf("%s.key-%d", f.namespaceOf(f.t), keyCounter.Add(1))
+	return fmt.Sprintf("%s.key-%018d", f.namespaceOf(f.t), keyCounter.Add(1))
 }
 
 // namespaceOf asks the store, without a connection.

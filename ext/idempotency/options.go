@@ -36,6 +36,13 @@ type Options struct {
 	// empty an error.
 	Principal func(ctx context.Context, req *mcp.CallToolRequest) (string, error)
 
+	// MinAnonymousKey is the shortest that the part of a key after its namespace
+	// may be, in characters, when the principal is anonymous: whoever guesses
+	// such a key reads its result. A shorter one is keyInvalid. Default 22,
+	// which have room for 128 random bits; negative: 1, for a server that only
+	// one client can reach.
+	MinAnonymousKey int
+
 	// Authorize is asked before every keyed call, so that a replay is
 	// authorized like a first call. An error is the answer: return a
 	// *jsonrpc.Error to set code and data. Default: none. Authorization in
@@ -92,7 +99,8 @@ type ToolOptions struct {
 	// that identifies the intended effect. Clients that do not know the
 	// extension get the guarantee by repeating it; it holds for as long as
 	// the server's records do. Two calls with one value are one call, also
-	// when they carry different keys.
+	// when they carry different keys; and anonymous callers share them, so that
+	// one who guesses a value reads its result.
 	KeyArgument string
 	// OnDisconnect says what becomes of the run when its callers are gone.
 	OnDisconnect Disconnect
@@ -131,6 +139,7 @@ func (o *Options) withDefaults() Options {
 	if c.Principal == nil {
 		c.Principal = tokenPrincipal
 	}
+	c.MinAnonymousKey = cmp.Or(c.MinAnonymousKey, 22)
 	c.WaitLimit = cmp.Or(c.WaitLimit, 30*time.Second)
 	c.MaxWaiters = cmp.Or(c.MaxWaiters, 4096)
 	c.RetryAfter = cmp.Or(c.RetryAfter, time.Second)

@@ -50,6 +50,7 @@ func newDirect(t testing.TB, opt *idempotency.Options, tool mcp.MethodHandler) d
 		}
 		return tool(ctx, method, req)
 	}
+	o.MinAnonymousKey = -1 // keys of tests are to be read
 	idem := idempotency.New(&o)
 	return direct{idem, idem.Middleware()(next), ns.Name}
 }

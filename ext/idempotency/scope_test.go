@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -128,6 +129,38 @@ func TestAnonymousCallersShareOnePrincipal(t *testing.T) {
 		wantReason(t, f.tool("charge", key, `{"amount":2}`), schema.ReasonKeyMismatch)
 		f.wantEffects(1)
 	})
+}
+
+// Whoever guesses an anonymous key reads its result.
+func TestAnonymousKeysMustBeLongEnoughNotToBeGuessed(t *testing.T) {
+	for _, least := range []int{22, 40} {
+		t.Run(strconv.Itoa(least), func(t *testing.T) {
+			opt := func() *idempotency.Options { return &idempotency.Options{MinAnonymousKey: least} }
+			onEach(t, opt, func(t *testing.T, f *fixture) {
+				ns := f.namespace() + "."
+				long := strings.Repeat("k", least)
+				wantReason(t, f.tool("charge", ns+long[1:], `{"amount":1}`), schema.ReasonKeyInvalid)
+				f.wantEffects(0)
+				if r := f.tool("charge", ns+long, `{"amount":1}`); r.Error != nil || r.replayed() {
+					t.Error(r)
+				}
+				f.wantEffects(1)
+			})
+		})
+	}
+	t.Run("not for those who are known", func(t *testing.T) {
+		opt := func() *idempotency.Options {
+			return &idempotency.Options{MinAnonymousKey: 22, Principal: func(context.Context, *mcp.CallToolRequest) (string, error) { return "alice", nil }}
+		}
+		onEach(t, opt, func(t *testing.T, f *fixture) {
+			if r := f.tool("charge", f.namespace()+".1", `{"amount":1}`); r.Error != nil {
+				t.Error(r)
+			}
+		})
+	})
+	if d := idempotency.New(nil).MinAnonymousKey(); d != 22 {
+		t.Errorf("the default is %d", d)
+	}
 }
 
 func TestThePrincipalFunctionDecides(t *testing.T) {
