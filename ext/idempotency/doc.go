@@ -13,6 +13,14 @@
 // unknown outcome; only a tool whose effect and record are written in one
 // transaction has none.
 //
+// What a call is refused for before it runs (an unknown tool, arguments that do
+// not fit the tool's schema) is not recorded, so that its key can be used
+// again. Two things only the SDK finds, and later: arguments that the schema
+// allows and the handler's Go type cannot hold, such as an integer above 2⁶³,
+// are recorded as the error that the tool answers with, and the key is spent;
+// and messages nested deeper than 1000 levels end in the SDK's own error, or,
+// on stdio, with the connection.
+//
 // Three lines for a server (see the example of [New]):
 //
 //	idem := idempotency.New(nil)

@@ -44,11 +44,20 @@ func MayHaveKey(msg []byte) bool {
 	return bytes.Contains(msg, []byte(schema.ParamKey)) || bytes.Contains(msg, []byte(`\u`))
 }
 
+// onlyInMeta reports whether a look at the bytes is enough to see that there is
+// nothing to lift: the key is mentioned once, by its name in `_meta`, and none
+// of the members on the way to it can be there twice. False says nothing.
+func onlyInMeta(msg []byte) bool {
+	once := func(text string) bool { return bytes.Count(msg, []byte(text)) == 1 }
+	return once(schema.ParamKey) && once(`"`+schema.MetaKey+`"`) && once(`"_meta"`) &&
+		bytes.Count(msg, []byte(`"params"`)) <= 1 && bytes.IndexByte(msg, '\\') < 0
+}
+
 // Message returns msg, one JSON-RPC message or a batch, with the key of every
 // `tools/call` lifted. Without such a key it returns msg itself. The error
 // says that msg is not JSON.
 func (l *Lifter) Message(msg []byte) ([]byte, error) {
-	if !MayHaveKey(msg) {
+	if !MayHaveKey(msg) || onlyInMeta(msg) {
 		return msg, nil
 	}
 	trimmed := bytes.TrimLeft(msg, " \t\r\n")
@@ -129,7 +138,7 @@ func (l *Lifter) single(msg []byte) ([]byte, error) {
 
 // Params is [Lifter.Message] for the params of a `tools/call` alone.
 func (l *Lifter) Params(params []byte) ([]byte, error) {
-	if !MayHaveKey(params) {
+	if !MayHaveKey(params) || onlyInMeta(params) {
 		return params, nil
 	}
 	return l.lift(params, false)

@@ -146,7 +146,31 @@ func TestInsertPutsTheKeyInOnePlace(t *testing.T) {
 	}
 }
 
+// A look at the bytes must not let anything through that a reading would lift.
+func TestAKeyThatMayBeElsewhereIsLookedForByReading(t *testing.T) {
+	const key = `"io.modelcontextprotocol/idempotencyKey":"n.k"`
+	plain := `{"method":"tools/call","params":{"name":"a","_meta":{` + key + `}}}`
+	if !onlyInMeta([]byte(plain)) {
+		t.Error("the common form is read")
+	}
+	for name, msg := range map[string]string{
+		"param":           `{"method":"tools/call","params":{"idempotencyKey":"n.k","_meta":{}}}`,
+		"both":            `{"method":"tools/call","params":{"idempotencyKey":"n.k","_meta":{` + key + `}}}`,
+		"escaped param":   `{"method":"tools/call","params":{"idempotency\u004bey":"n.k","_meta":{` + key + `}}}`,
+		"repeated key":    `{"method":"tools/call","params":{"_meta":{` + key + `,` + key + `}}}`,
+		"repeated meta":   `{"method":"tools/call","params":{"_meta":{` + key + `},"_meta":{}}}`,
+		"escaped meta":    `{"method":"tools/call","params":{"_meta":{` + key + `},"\u005fmeta":{}}}`,
+		"repeated params": `{"method":"tools/call","params":{"_meta":{` + key + `}},"params":{}}`,
+		"escaped params":  `{"method":"tools/call","params":{"_meta":{` + key + `}},"\u0070arams":{}}`,
+	} {
+		if onlyInMeta([]byte(msg)) {
+			t.Errorf("%s: taken for a key in _meta alone", name)
+		}
+	}
+}
+
 func FuzzLift(f *testing.F) {
+	f.Add([]byte(`{"method":"tools/call","params":{"_meta":{"io.modelcontextprotocol/idempotencyKey":"n.k"}}}`))
 	f.Add([]byte(`{"method":"tools/call","params":{"idempotencyKey":"n.k","_meta":{}}}`))
 	f.Add([]byte(`[{"method":"tools/call","params":{"idempotencyKey":"n.k"}}]`))
 	f.Add([]byte(`{"method":"tools/call","params":{"name":"\ud800"}}`))
@@ -158,6 +182,11 @@ func FuzzLift(f *testing.F) {
 		}
 		if !MayHaveKey(msg) && !bytes.Equal(out, msg) {
 			t.Fatalf("a message without a key changed: %q", out)
+		}
+		if onlyInMeta(msg) {
+			if read, err := l.single(msg); err == nil && !bytes.Equal(read, msg) {
+				t.Fatalf("a look was enough, and a reading lifts: %q", read)
+			}
 		}
 		if json.Valid(msg) && !json.Valid(out) {
 			t.Fatalf("valid JSON became invalid: %q", out)
