@@ -15,15 +15,20 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitNoPeer = 3
 )
 
 const exitCodesHelp = `Exit codes:
   0  what was checked holds
   1  it does not hold, or the run could not be completed
-  2  wrong use: an unknown command, flag or value`
+  2  wrong use: an unknown command, flag or value
+  3  what was to be checked could not be reached`
 
 // errFailed ends a command whose findings have been printed already.
 var errFailed = errors.New("failed")
+
+// errNoPeer is matched when what was to be checked could not be reached.
+var errNoPeer = errors.New("could not be reached")
 
 // usageError marks an error that is the user's to correct.
 type usageError struct {
@@ -59,6 +64,9 @@ func exitCode(stderr io.Writer, err error) int {
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "sepcheck: %v\nRun '%s --help' for usage.\n", err, usage.command)
 		return exitUsage
+	case errors.Is(err, errNoPeer):
+		fmt.Fprintf(stderr, "sepcheck: %v\n", err)
+		return exitNoPeer
 	case !errors.Is(err, errFailed):
 		fmt.Fprintf(stderr, "sepcheck: %v\n", err)
 	}
@@ -88,7 +96,7 @@ Start with "sepcheck demo": it needs no configuration and no network.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{err, cmd.CommandPath()}
 	})
-	root.AddCommand(newDemo(), newDemoServer())
+	root.AddCommand(newDemo(), newRecords(), newDemoServer())
 	return root
 }
 

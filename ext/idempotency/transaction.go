@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -22,10 +23,14 @@ type Transaction interface {
 	Rollback(ctx context.Context) error
 }
 
-// Transactional tells the middleware that a tool enlists its transaction in
-// every call, so that a run which died left no effect and the next attempt may
-// run. Store packages call it in their AddTool.
-func (m *Idempotency) Transactional(tool string) {
+// Transactional tells the middleware that a tool enlists its transaction, in
+// the database of s, in every call, so that a run which died left no effect and
+// the next attempt may run. Store packages call it in their AddTool. It panics
+// when s is not the store of m, whose records would not be in the transaction.
+func (m *Idempotency) Transactional(tool string, s store.Store) {
+	if m.opt.Store != s {
+		panic(fmt.Sprintf("idempotency: the transactions of tool %q are in another store than Options.Store", tool))
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.transactional[tool] = true

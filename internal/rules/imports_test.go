@@ -8,6 +8,8 @@ import (
 
 const module = "github.com/mcp-idempotency/mcp-idempotency"
 
+const driver = "the driver of one store is not linked by those who do not use it"
+
 // deps lists what a package imports, directly and not, without its tests.
 func deps(t *testing.T, pkg string) []string {
 	t.Helper()
@@ -32,6 +34,15 @@ func TestImportArrowsPointOneWay(t *testing.T) {
 		{"./ext/idempotency/store", "github.com/modelcontextprotocol/go-sdk", "a store knows nothing of MCP"},
 		{"./ext/idempotency/store/memory", "github.com/modelcontextprotocol/go-sdk", "a store knows nothing of MCP"},
 		{"./internal/wire", module + "/ext", "the wire form is below both sides"},
+		{"./ext/idempotency", "github.com/jackc/pgx", driver},
+		{"./ext/idempotency", "github.com/redis/go-redis", driver},
+		{"./ext/idempotency", "modernc.org/sqlite", driver},
+		{"./ext/idempotency/store/sqlite", "github.com/jackc/pgx", driver},
+		{"./ext/idempotency/store/sqlite", "github.com/redis/go-redis", driver},
+		{"./ext/idempotency/store/postgres", "github.com/redis/go-redis", driver},
+		{"./ext/idempotency/store/postgres", "modernc.org/sqlite", driver},
+		{"./ext/idempotency/store/redis", "github.com/jackc/pgx", driver},
+		{"./ext/idempotency/store/redis", "modernc.org/sqlite", driver},
 	} {
 		for _, dep := range deps(t, rule.pkg) {
 			if dep == rule.never || strings.HasPrefix(dep, rule.never+"/") {

@@ -20,8 +20,8 @@ func Bench(b *testing.B, f Factory) {
 }
 
 // result is about what a tool returns: a few hundred bytes of JSON.
-var result = []byte(`r{"content":[{"type":"text","text":"` + string(make([]byte, 0, 256)) +
-	`Charged 12.50 EUR to the card that ends in 4242."}],"structuredContent":{"id":"ch_000000000001","amount":1250,"currency":"EUR"}}`)
+const result = `r{"content":[{"type":"text","text":"Charged 12.50 EUR to the card that ends in 4242. The receipt was sent by e-mail."}],` +
+	`"structuredContent":{"id":"ch_000000000001","amount":1250,"currency":"EUR","status":"succeeded","receipt":"rc_000000000001"}}`
 
 func benchStore(b *testing.B, f Factory) (s store.Store, namespace string) {
 	b.Helper()
@@ -71,7 +71,7 @@ func benchCall(b *testing.B, f Factory, parallel bool) {
 		if _, err := s.Reserve(ctx, a); err != nil {
 			return err
 		}
-		return s.Record(ctx, ref(a), store.End{Event: store.Complete, Outcome: result})
+		return s.Record(ctx, ref(a), store.End{Event: store.Complete, Outcome: []byte(result)})
 	})
 }
 
@@ -85,7 +85,7 @@ func benchReplay(b *testing.B, f Factory, parallel bool) {
 		if _, err := s.Reserve(ctx, a); err != nil {
 			b.Fatal(err)
 		}
-		if err := s.Record(ctx, ref(a), store.End{Event: store.Complete, Outcome: result}); err != nil {
+		if err := s.Record(ctx, ref(a), store.End{Event: store.Complete, Outcome: []byte(result)}); err != nil {
 			b.Fatal(err)
 		}
 		all = append(all, a)

@@ -78,7 +78,40 @@ type Backend struct {
 // groups, which are the names of the first level of subtests, it runs only
 // those: for a second backend that differs in one respect.
 func Run(t *testing.T, f Factory, groups ...string) {
-	all := []group{
+	for _, name := range groups {
+		if !slices.Contains(Groups(), name) {
+			t.Errorf("storetest: there is no group %q", name)
+		}
+	}
+	for _, g := range contracts() {
+		if len(groups) > 0 && !slices.Contains(groups, g.name) {
+			continue
+		}
+		t.Run(g.name, func(t *testing.T) {
+			for _, c := range g.tests {
+				t.Run(c.rule, func(t *testing.T) { c.check(newWorld(t, f, c.config)) })
+			}
+		})
+	}
+}
+
+// Groups returns the names of the groups of rules, for those who want to run
+// them side by side.
+func Groups() (names []string) {
+	for _, g := range contracts() {
+		names = append(names, g.name)
+	}
+	return names
+}
+
+// A group is the rules of one subject.
+type group struct {
+	name  string
+	tests []contract
+}
+
+func contracts() []group {
+	return []group{
 		{"Reserve", reserveTests()},
 		{"Record", recordTests()},
 		{"Questions", questionTests()},
@@ -93,26 +126,6 @@ func Run(t *testing.T, f Factory, groups ...string) {
 		{"Operator", operatorTests()},
 		{"Outage", outageTests()},
 	}
-	for _, name := range groups {
-		if !slices.ContainsFunc(all, func(g group) bool { return g.name == name }) {
-			t.Errorf("storetest: there is no group %q", name)
-		}
-	}
-	for _, g := range all {
-		if len(groups) > 0 && !slices.Contains(groups, g.name) {
-			continue
-		}
-		t.Run(g.name, func(t *testing.T) {
-			for _, c := range g.tests {
-				t.Run(c.rule, func(t *testing.T) { c.check(newWorld(t, f, c.config)) })
-			}
-		})
-	}
-}
-
-type group struct {
-	name  string
-	tests []contract
 }
 
 // A contract is one rule and the check of it.
