@@ -30,13 +30,15 @@ type Store interface {
 
 	// Renew extends the lease of a run by d from now. It returns [ErrFenced]
 	// when the record no longer belongs to the run. Stores without leases
-	// return nil.
+	// return nil; those are stores whose Record cannot fail, since a run whose
+	// end is not recorded would be running for ever.
 	Renew(ctx context.Context, run RunRef, d time.Duration) error
 
 	// Record applies the end of a run to its record, by compare-and-set on
 	// the run's token and the table of [Transitions]. It returns [ErrFenced]
-	// when another run or an operator has decided meanwhile; repeating the
-	// same Record is not an error.
+	// when another run or an operator has decided meanwhile, or the run has had
+	// another end; repeating the same Record is not an error. A Reject by a run
+	// that answers no question is an error, and changes nothing.
 	Record(ctx context.Context, run RunRef, end End) error
 
 	// Await returns when the record of id is no longer running under the

@@ -67,8 +67,8 @@ func TestFailingSeals(t *testing.T) {
 	expect(t, s, a, store.Run)
 	broken.Store(true)
 	record(t, s, a, complete("x"))
-	key := c.key(t)
-	if r := c.call(t, "charge", key, `{"amount":9}`); r.reason != "stillRunning" {
+	key := c.Key(t)
+	if r := c.Call(t, "charge", key, `{"amount":9}`); r.Reason != "stillRunning" {
 		t.Errorf("a transactional run whose outcome cannot be sealed: %s", r)
 	}
 	if n := charges(t, s, 9); n != 0 {

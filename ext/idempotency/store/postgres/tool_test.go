@@ -12,6 +12,7 @@ import (
 
 	"github.com/mcp-idempotency/mcp-idempotency/ext/idempotency"
 	"github.com/mcp-idempotency/mcp-idempotency/ext/idempotency/store"
+	"github.com/mcp-idempotency/mcp-idempotency/internal/mcptest"
 )
 
 type chargeIn struct {
@@ -41,7 +42,7 @@ func charges(t testing.TB, s *Store, amount int) int {
 
 // toolServer is a server with one transactional tool, charge, whose handler
 // does what its argument says after it has had its effect.
-func toolServer(t testing.TB, s *Store, opt *idempotency.Options, do map[string]func(context.Context, pgx.Tx) (*mcp.CallToolResult, error)) *client {
+func toolServer(t testing.TB, s *Store, opt *idempotency.Options, do map[string]func(context.Context, pgx.Tx) (*mcp.CallToolResult, error)) *mcptest.Client {
 	t.Helper()
 	var o idempotency.Options
 	if opt != nil {
@@ -62,7 +63,7 @@ func toolServer(t testing.TB, s *Store, opt *idempotency.Options, do map[string]
 		return nil, out, nil
 	})
 	idem.Install(server)
-	return serve(t, idem, server)
+	return mcptest.Serve(t, idem, server)
 }
 
 func TestRecordAndEffectAreCommittedTogether(t *testing.T) {
@@ -70,13 +71,13 @@ func TestRecordAndEffectAreCommittedTogether(t *testing.T) {
 	s := d.open(t, nil)
 	ledger(t, s)
 	c := toolServer(t, s, nil, nil)
-	key := c.key(t)
-	first := c.call(t, "charge", key, `{"amount":1}`)
-	if first.replayed == nil || *first.replayed || first.IsError {
+	key := c.Key(t)
+	first := c.Call(t, "charge", key, `{"amount":1}`)
+	if first.Replayed == nil || *first.Replayed || first.IsError {
 		t.Fatalf("first: %s", first)
 	}
-	second := c.call(t, "charge", key, `{"amount":1}`)
-	if second.replayed == nil || !*second.replayed || string(second.StructuredContent) != string(first.StructuredContent) {
+	second := c.Call(t, "charge", key, `{"amount":1}`)
+	if second.Replayed == nil || !*second.Replayed || string(second.StructuredContent) != string(first.StructuredContent) {
 		t.Errorf("second: %s, want a replay of %s", second, first)
 	}
 	if n := charges(t, s, 1); n != 1 {
@@ -99,12 +100,12 @@ func TestWithoutAKeyATransactionalToolIsAnyTool(t *testing.T) {
 		},
 	})
 	for range 2 {
-		if r := c.call(t, "charge", "", `{"amount":2}`); r.IsError || r.replayed != nil {
+		if r := c.Call(t, "charge", "", `{"amount":2}`); r.IsError || r.Replayed != nil {
 			t.Errorf("without a key: %s", r)
 		}
 	}
 	for _, do := range []string{"fail", "error"} {
-		if r := c.call(t, "charge", "", `{"amount":3,"do":"`+do+`"}`); !r.IsError {
+		if r := c.Call(t, "charge", "", `{"amount":3,"do":"`+do+`"}`); !r.IsError {
 			t.Errorf("%s: %s", do, r)
 		}
 	}
@@ -150,9 +151,9 @@ func TestAHandlerThatFailsHasNoEffect(t *testing.T) {
 	amount := 10
 	for _, do := range []string{"fail", "error", "no effect", "roll back", "commit", "swallow", "busy", "leak"} {
 		amount++
-		key, args := c.key(t), fmt.Sprintf(`{"amount":%d,"do":%q}`, amount, do)
-		first, second := c.call(t, "charge", key, args), c.call(t, "charge", key, args)
-		if !first.IsError && first.reason == "" || !second.IsError && second.reason == "" {
+		key, args := c.Key(t), fmt.Sprintf(`{"amount":%d,"do":%q}`, amount, do)
+		first, second := c.Call(t, "charge", key, args), c.Call(t, "charge", key, args)
+		if !first.IsError && first.Reason == "" || !second.IsError && second.Reason == "" {
 			t.Errorf("%s: %s, then %s", do, first, second)
 		}
 		if n := charges(t, s, amount); n != 0 {
@@ -198,25 +199,25 @@ func TestASlowRunRollsBackWhenItsLeaseWasTakenOver(t *testing.T) {
 		},
 	}
 	a := toolServer(t, s, nil, slow)
-	key := a.key(t)
+	key := a.Key(t)
 	const args = `{"amount":4,"do":"wait"}`
-	type answer struct{ r reply }
+	type answer struct{ r mcptest.Reply }
 	first := make(chan answer, 1)
-	go func() { first <- answer{a.call(t, "charge", key, args)} }()
+	go func() { first <- answer{a.Call(t, "charge", key, args)} }()
 	<-entered
 	// Its renewals are late, as if the process were stopped.
 	run(t, s, `UPDATE {schema}.record SET lease_until = '-infinity'`)
 
 	other := d.open(t, nil)
 	b := toolServer(t, other, nil, nil)
-	second := b.call(t, "charge", key, args)
-	if second.IsError || second.reason != "" || *second.replayed {
+	second := b.Call(t, "charge", key, args)
+	if second.IsError || second.Reason != "" || *second.Replayed {
 		t.Fatalf("the second attempt: %s", second)
 	}
 	close(gate)
 	select {
 	case got := <-first:
-		if got.r.replayed == nil || !*got.r.replayed || string(got.r.StructuredContent) != string(second.StructuredContent) {
+		if got.r.Replayed == nil || !*got.r.Replayed || string(got.r.StructuredContent) != string(second.StructuredContent) {
 			t.Errorf("the slow attempt: %s, want the second's result", got.r)
 		}
 	case <-time.After(soon):
@@ -236,17 +237,17 @@ func TestACommitThatIsRefusedLeavesTheKeyToTheNextAttempt(t *testing.T) {
 	ledger(t, s)
 	run(t, s, `ALTER TABLE {schema}.ledger ADD CONSTRAINT once UNIQUE (amount) DEFERRABLE INITIALLY DEFERRED`)
 	c := toolServer(t, s, nil, nil)
-	if r := c.call(t, "charge", c.key(t), `{"amount":5}`); r.IsError {
+	if r := c.Call(t, "charge", c.Key(t), `{"amount":5}`); r.IsError {
 		t.Fatalf("%s", r)
 	}
-	key := c.key(t)
+	key := c.Key(t)
 	for range 2 {
-		if r := c.call(t, "charge", key, `{"amount":5}`); r.reason != "stillRunning" {
+		if r := c.Call(t, "charge", key, `{"amount":5}`); r.Reason != "stillRunning" {
 			t.Errorf("a commit that the database refused: %s", r)
 		}
 	}
 	run(t, s, `DELETE FROM {schema}.ledger`)
-	if r := c.call(t, "charge", key, `{"amount":5}`); r.IsError || r.reason != "" {
+	if r := c.Call(t, "charge", key, `{"amount":5}`); r.IsError || r.Reason != "" {
 		t.Errorf("once it can be committed: %s", r)
 	}
 	if n := charges(t, s, 5); n != 1 {
@@ -270,9 +271,9 @@ func TestTransactionalToolsLeaveAConnectionToTheStore(t *testing.T) {
 		},
 	})
 	calls := most + 4
-	replies := make(chan reply, calls)
+	replies := make(chan mcptest.Reply, calls)
 	for range calls {
-		go func() { replies <- c.call(t, "charge", c.key(t), `{"amount":6,"do":"wait"}`) }()
+		go func() { replies <- c.Call(t, "charge", c.Key(t), `{"amount":6,"do":"wait"}`) }()
 	}
 	for range most {
 		<-entered
@@ -284,7 +285,7 @@ func TestTransactionalToolsLeaveAConnectionToTheStore(t *testing.T) {
 	})
 	close(gate)
 	for range calls {
-		if r := <-replies; r.IsError || r.reason != "" {
+		if r := <-replies; r.IsError || r.Reason != "" {
 			t.Errorf("%s", r)
 		}
 	}

@@ -1,6 +1,8 @@
 package sqlite
 
 import (
+	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -101,3 +103,15 @@ func (s *Store) Tallies() (n int) {
 	}
 	return n
 }
+
+// Effect is the transaction of a tool.
+type Effect = effect
+
+// BeginEffect begins one.
+func (s *Store) BeginEffect(ctx context.Context) (*Effect, error) { return s.beginEffect(ctx) }
+
+// Tx is what the handler gets.
+func (e *effect) Tx() *sql.Tx { return e.tx }
+
+// Usable is what is asked when the handler has returned.
+func (e *effect) Usable() error { return e.usable() }

@@ -27,7 +27,7 @@ const childEnv = "IDEMPOTENCY_SQLITE_TEST_CHILD"
 // each, in the order in which they did it.
 func children() map[string]func(ctx context.Context, path string, args []string) error {
 	return map[string]func(context.Context, string, []string) error{
-		"open": childOpen, "calls": childCalls, "contend": childContend, "hold": childHold,
+		"open": childOpen, "calls": childCalls, "contend": childContend, "hold": childHold, "serve": childServe,
 	}
 }
 

@@ -1,4 +1,6 @@
-package postgres
+// Package mcptest is a client for tests that speaks to a server in bytes, so that
+// nothing between the test and the wire has a mind of its own.
+package mcptest
 
 import (
 	"bytes"
@@ -18,43 +20,46 @@ import (
 	"github.com/mcp-idempotency/mcp-idempotency/schema"
 )
 
-// handler is a server's, answering in plain JSON.
-func handler(idem *idempotency.Idempotency, server *mcp.Server) http.Handler {
+// Handler is a server's, with the extension, answering in plain JSON.
+func Handler(idem *idempotency.Idempotency, server *mcp.Server) http.Handler {
 	return idem.Handler(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
 		&mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true}))
 }
 
-func serve(t testing.TB, idem *idempotency.Idempotency, server *mcp.Server) *client {
-	ts := httptest.NewServer(handler(idem, server))
+// Serve starts the server for the test and returns a client of it.
+func Serve(t testing.TB, idem *idempotency.Idempotency, server *mcp.Server) *Client {
+	ts := httptest.NewServer(Handler(idem, server))
 	t.Cleanup(func() { ts.CloseClientConnections(); ts.Close() })
-	return newClient(t, ts.URL)
+	return New(t, ts.URL)
 }
 
-// A client speaks to a server in bytes, over connections of its own: a test
+// A Client speaks to a server in bytes, over connections of its own: a test
 // server that closes empties the default pool.
-type client struct {
+type Client struct {
 	url  string
 	http *http.Client
 }
 
-func newClient(t testing.TB, url string) *client {
+// New returns a client of the server at url.
+func New(t testing.TB, url string) *Client {
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &client{url: url, http: &http.Client{Transport: transport}}
+	return &Client{url: url, http: &http.Client{Transport: transport}}
 }
 
-// A reply is the answer to a tools/call.
-type reply struct {
+// A Reply is the answer to a tools/call.
+type Reply struct {
 	IsError           bool            `json:"isError"`
 	StructuredContent json.RawMessage `json:"structuredContent"`
-	replayed          *bool           // the marker
-	reason            string          // of an error of the extension
-	raw               string
+	Replayed          *bool           `json:"-"` // the marker
+	Reason            string          `json:"-"` // of an error of the extension
+	Raw               string          `json:"-"`
 }
 
-func (r reply) String() string { return r.raw }
+func (r Reply) String() string { return r.Raw }
 
-func (c *client) post(ctx context.Context, method, params string) ([]byte, error) {
+// post sends a request.
+func (c *Client) post(ctx context.Context, method, params string) ([]byte, error) {
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":%q,"params":%s}`, rand.Text(), method, params)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader([]byte(body)))
 	if err != nil {
@@ -75,55 +80,56 @@ func (c *client) post(ctx context.Context, method, params string) ([]byte, error
 	return b, err
 }
 
-// try makes one attempt. The error is a lost response.
-func (c *client) try(ctx context.Context, tool, key, args string) (reply, error) {
+// Try makes one attempt. The error is a lost response.
+func (c *Client) Try(ctx context.Context, tool, key, args string) (Reply, error) {
 	params := fmt.Sprintf(`{"name":%q,"arguments":%s`, tool, args)
 	if key != "" {
 		params += fmt.Sprintf(`,"_meta":{%q:%q}`, schema.MetaKey, key)
 	}
 	b, err := c.post(ctx, "tools/call", params+"}")
 	if err != nil {
-		return reply{}, err
+		return Reply{}, err
 	}
 	var m struct {
 		Result struct {
-			reply
+			Reply
 			Meta map[string]json.RawMessage `json:"_meta"`
 		}
 		Error *struct{ Data schema.ErrorData }
 	}
 	if err := json.Unmarshal(b, &m); err != nil {
-		return reply{}, fmt.Errorf("%w: %s", err, b)
+		return Reply{}, fmt.Errorf("%w: %s", err, b)
 	}
-	r := m.Result.reply
-	r.raw = string(b)
+	r := m.Result.Reply
+	r.Raw = string(b)
 	if m.Error != nil {
-		if r.reason = string(m.Error.Data.Reason); r.reason == "" {
-			r.reason = "another error"
+		if r.Reason = string(m.Error.Data.Reason); r.Reason == "" {
+			r.Reason = "another error"
 		}
 	}
 	if raw, ok := m.Result.Meta[schema.ExtensionID]; ok {
 		var marker schema.ResultMarker
 		if err := json.Unmarshal(raw, &marker); err != nil {
-			return reply{}, err
+			return Reply{}, err
 		}
-		r.replayed = &marker.Replayed
+		r.Replayed = &marker.Replayed
 	}
 	return r, nil
 }
 
-func (c *client) call(t testing.TB, tool, key, args string) reply {
+// Call makes one attempt, which has to be answered.
+func (c *Client) Call(t testing.TB, tool, key, args string) Reply {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	r, err := c.try(ctx, tool, key, args)
+	r, err := c.Try(ctx, tool, key, args)
 	if err != nil {
 		t.Errorf("calling %s: %v", tool, err)
 	}
 	return r
 }
 
-// namespace asks the server what it declares.
-func (c *client) namespace(ctx context.Context) (string, error) {
+// Namespace asks the server what it declares.
+func (c *Client) Namespace(ctx context.Context) (string, error) {
 	b, err := c.post(ctx, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}`)
 	if err != nil {
 		return "", err
@@ -139,8 +145,9 @@ func (c *client) namespace(ctx context.Context) (string, error) {
 	return m.Result.Capabilities.Extensions[schema.ExtensionID].KeyNamespace, err
 }
 
-func (c *client) key(t testing.TB) string {
-	ns, err := c.namespace(context.Background())
+// Key makes a key in the namespace that the server declares.
+func (c *Client) Key(t testing.TB) string {
+	ns, err := c.Namespace(context.Background())
 	if err != nil || ns == "" {
 		t.Errorf("namespace %q, %v", ns, err)
 	}
