@@ -12,7 +12,8 @@ func recordTests() []contract {
 		{rule: "another token never changes a record (L5)", check: wrongTokenFenced},
 		{rule: "a record that does not exist is fenced", check: absentFenced},
 		{rule: "a late write of an earlier round does not touch the next run (X4)", check: lateWriteOfEarlierRound},
-		{rule: "a second, other end of the same run changes nothing", check: noEndAfterEnd},
+		{rule: "a second, other end of the same run is fenced", check: noEndAfterEnd},
+		{rule: "a run that answers no question cannot reject one", check: nothingToReject},
 		{rule: "a run that was given up may still say how it ended", check: lateEnd},
 		{rule: "only the ends of runs can be recorded", check: onlyEnds},
 		{rule: "the caller's slices may be used again after Reserve", check: slicesAreCopied},
@@ -89,11 +90,22 @@ func noEndAfterEnd(w *world) {
 		r := w.run(w.a, a)
 		w.record(w.a, r, end)
 		for _, late := range []store.End{ends[1-i], {Event: store.Lose}, ask(nonce(), "?"), {Event: store.Reject}} {
-			w.ignored(late.Event.String()+" after "+end.Event.String(), w.a.Record(w.ctx, r, late))
+			w.fenced(late.Event.String()+" after "+end.Event.String(), w.a.Record(w.ctx, r, late))
 		}
 		state, _ := store.Next(store.Running, end.Event)
 		w.expectKnown(w.b, again(a), state, end.Outcome)
 	}
+}
+
+func nothingToReject(w *world) {
+	a := attempt(w.id())
+	r := w.run(w.a, a)
+	if err := w.a.Record(w.ctx, r, store.End{Event: store.Reject}); err == nil {
+		w.Error("a first run went back to a question that was never asked")
+	}
+	w.expect(w.b, again(a), store.Joinable)
+	w.record(w.a, r, complete("done"))
+	w.expectKnown(w.b, again(a), store.Completed, []byte("done"))
 }
 
 func lateEnd(w *world) {

@@ -73,6 +73,12 @@ func TestTheStoreFollowsTheLifeCycle(t *testing.T) {
 			h := newHarness(t, nil)
 			key := h.namespace() + ".k"
 			a := h.into(from, key)
+			if from == store.Running && event == store.Reject { // only an answer can be rejected
+				h.record(a, store.Ask, "question")
+				a = h.attempt(key)
+				a.Nonce = store.Nonce{1}
+				h.reserve(a)
+			}
 			if got := h.stateOf(key); got != from {
 				t.Fatalf("set up %v, got %v", from, got)
 			}

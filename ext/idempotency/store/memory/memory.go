@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"strings"
@@ -213,6 +214,10 @@ func (s *Store) reserveNew(ns *namespace, d digest, a store.Attempt, now time.Ti
 	return store.Reservation{Verdict: store.Run}
 }
 
+// errNothingToReject says that a run which answers no question cannot go back
+// to one.
+var errNothingToReject = errors.New("memory: the run answers no question that it could reject")
+
 // Record implements [store.Store].
 func (s *Store) Record(_ context.Context, run store.RunRef, end store.End) error {
 	switch end.Event {
@@ -230,7 +235,8 @@ func (s *Store) Record(_ context.Context, run store.RunRef, end store.End) error
 	}
 	o, ok := ns.open[d]
 	if !ok {
-		if t, ended := ns.ended[d]; ended && t.token == shortToken(run.Token) {
+		state, _ := store.Next(store.Running, end.Event)
+		if t, ended := ns.ended[d]; ended && t.state == state && t.token == shortToken(run.Token) {
 			return nil // the same end, told twice
 		}
 		return store.ErrFenced
@@ -245,6 +251,9 @@ func (s *Store) Record(_ context.Context, run store.RunRef, end store.End) error
 			return nil // the same end, told twice
 		}
 		return store.ErrFenced
+	}
+	if end.Event == store.Reject && !o.continued {
+		return errNothingToReject
 	}
 	o.touched = now
 	if end.Event == store.Ask {

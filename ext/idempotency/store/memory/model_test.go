@@ -24,6 +24,7 @@ type modelRecord struct {
 	nonce   store.Nonce
 	print   store.Fingerprint
 	outcome string
+	asked   bool // the run answers a question
 }
 
 // reserve says what an attempt must be answered when there is room.
@@ -49,21 +50,25 @@ func (m *model) reserve(a store.Attempt) (store.Verdict, *modelRecord) {
 	case a.Peek:
 		return store.Free, r
 	}
-	r.state, r.token = store.Running, a.Token
+	r.state, r.token, r.asked = store.Running, a.Token, true
 	return store.Run, r
 }
 
-// record says whether an end is taken, is a repeat, or is refused.
-func (m *model) record(run store.RunRef, end store.End) (ok bool) {
+// record says what a run is told of its end: nil when it is taken or repeated.
+func (m *model) record(run store.RunRef, end store.End) error {
 	r := m.records[run.ID]
 	if r == nil || r.token != run.Token {
-		return false
+		return store.ErrFenced
 	}
 	next, allowed := store.Next(r.state, end.Event)
-	if !allowed {
-		again := r.state == store.Completed || r.state == store.NoEffect || r.state == store.Unknown && end.Event == store.Lose ||
-			r.state == store.Waiting && (end.Event == store.Reject || end.Event == store.Ask && end.Nonce == r.nonce)
-		return again
+	after, _ := store.Next(store.Running, end.Event)
+	switch {
+	case !allowed && r.state == after && (end.Event != store.Ask || end.Nonce == r.nonce):
+		return nil // told twice
+	case !allowed:
+		return store.ErrFenced
+	case end.Event == store.Reject && !r.asked:
+		return errNothingToReject
 	}
 	r.state = next
 	switch end.Event {
@@ -72,7 +77,7 @@ func (m *model) record(run store.RunRef, end store.End) (ok bool) {
 	case store.Complete, store.DeclareNoEffect:
 		r.outcome = string(end.Outcome)
 	}
-	return true
+	return nil
 }
 
 func draw[V any](t *rapid.T, g *rapid.Generator[V], what string) V { return g.Draw(t, what) }
@@ -139,7 +144,7 @@ func TestTheStoreAgreesWithASimpleModel(t *testing.T) {
 					Outcome: make([]byte, draw(t, rapid.IntRange(0, 15), "size")),
 				}
 				err := h.Record(t.Context(), run, end)
-				if want := m.record(run, end); want != (err == nil) || err != nil && !errors.Is(err, store.ErrFenced) {
+				if want := m.record(run, end); !errors.Is(err, want) {
 					t.Fatalf("%v by %v: %v, the model says %v", end.Event, run, err, want)
 				}
 			},

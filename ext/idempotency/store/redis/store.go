@@ -169,8 +169,15 @@ func (s *Store) Record(ctx context.Context, run store.RunRef, end store.End) err
 	}
 	r, err := s.step(ctx, s.scripts.end, run.ID.Namespace(), id, principal, run.Token[:],
 		int(end.Event), end.Nonce[:], flag(outcome != nil), outcome, s.opt.MaxResultBytes)
+	if err == nil && r.number(0) == 2 {
+		return errNothingToReject
+	}
 	return fenced(r, err)
 }
+
+// errNothingToReject says that a run which answers no question cannot go back
+// to one.
+var errNothingToReject = errors.New("redis: the run answers no question that it could reject")
 
 // fenced reads an answer of 1 or 0.
 func fenced(r reply, err error) error {

@@ -45,12 +45,12 @@ type Options struct {
 	// Default: the path of the database and ".witness".
 	WitnessPath string
 
-	// Seal and Open encrypt and decrypt the outcomes and questions at rest.
-	// Either both are set or none. Open is given what Seal returned, by any
+	// Seal and Unseal encrypt and decrypt the outcomes and questions at rest.
+	// Either both are set or none. Unseal is given what Seal returned, by any
 	// process; records that were stored without Seal stay readable.
 	// Principals, keys and times are not encrypted. Seal may be called for an
 	// outcome that is then not stored. Both must be safe for concurrent use.
-	Seal, Open func([]byte) ([]byte, error)
+	Seal, Unseal func([]byte) ([]byte, error)
 
 	// Logger is told when the records cannot be vouched for any more and a
 	// new namespace begins, and when tables could not be removed. Default:
@@ -77,8 +77,8 @@ func (o *Options) withDefaults(path string) (Options, error) {
 			return c, fmt.Errorf("sqlite: Options.%s is negative (%d)", name, v)
 		}
 	}
-	if (c.Seal == nil) != (c.Open == nil) {
-		return c, errors.New("sqlite: Options.Seal and Options.Open belong together; one of them is not set")
+	if (c.Seal == nil) != (c.Unseal == nil) {
+		return c, errors.New("sqlite: Options.Seal and Options.Unseal belong together; one of them is not set")
 	}
 	c.Retention = cmp.Or(c.Retention, 24*time.Hour)
 	c.RotateEvery = cmp.Or(c.RotateEvery, 24*time.Hour)

@@ -39,10 +39,10 @@ func (s *Store) unseal(d digest, blob []byte) ([]byte, error) {
 		return blob[1:], nil
 	case len(blob) == 0 || blob[0] != blobSealed:
 		return nil, errBlob
-	case s.opt.Open == nil:
-		return nil, fmt.Errorf("%w: it is sealed, and Options.Open is not set", errBlob)
+	case s.opt.Unseal == nil:
+		return nil, fmt.Errorf("%w: it is sealed, and Options.Unseal is not set", errBlob)
 	}
-	plain, err := s.opt.Open(blob[1:])
+	plain, err := s.opt.Unseal(blob[1:])
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: opening an outcome: %w", err)
 	}

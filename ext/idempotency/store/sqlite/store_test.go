@@ -31,7 +31,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"BusyTimeout":            {BusyTimeout: -1},
 		"PollInterval":           {PollInterval: -1},
 		"Seal":                   {Seal: same},
-		"Open":                   {Open: same},
+		"Unseal":                 {Unseal: same},
 	} {
 		path := dbPath(t)
 		if _, err := sqlite.Open(t.Context(), path, &opt); err == nil || !strings.Contains(err.Error(), name) {
@@ -73,7 +73,7 @@ func TestOutcomesAreSealedAtRest(t *testing.T) {
 	old := call(t, plain, "stored in the clear")
 	mustClose(t, plain)
 
-	sealed := sqlite.Options{Seal: toggle(0x55), Open: toggle(0x55)}
+	sealed := sqlite.Options{Seal: toggle(0x55), Unseal: toggle(0x55)}
 	s := mustOpen(t, path, sealed)
 	a := call(t, s, "a secret of the tool")
 	asked := attempt(current(t, s))
@@ -95,7 +95,7 @@ func TestOutcomesAreSealedAtRest(t *testing.T) {
 	}
 
 	// Without the key, or with another one, nothing is told, and no key runs.
-	for name, opt := range map[string]sqlite.Options{"no key": {}, "another key": {Seal: toggle(0x56), Open: toggle(0x56)}} {
+	for name, opt := range map[string]sqlite.Options{"no key": {}, "another key": {Seal: toggle(0x56), Unseal: toggle(0x56)}} {
 		s := mustOpen(t, path, opt)
 		if res, err := s.Reserve(t.Context(), again(a)); err == nil {
 			t.Errorf("%s: replayed %q", name, res.Record.Outcome)
@@ -105,7 +105,7 @@ func TestOutcomesAreSealedAtRest(t *testing.T) {
 }
 
 func TestSealedOutcomesCannotBeSwapped(t *testing.T) {
-	s := mustOpen(t, dbPath(t), sqlite.Options{Seal: toggle(0x55), Open: toggle(0x55)})
+	s := mustOpen(t, dbPath(t), sqlite.Options{Seal: toggle(0x55), Unseal: toggle(0x55)})
 	a, b := call(t, s, "yes"), call(t, s, "no")
 	swap := `UPDATE idempotency_ended_1 SET outcome = (SELECT outcome FROM idempotency_ended_1 WHERE seq = 1) WHERE seq = 2`
 	if err := s.Script(swap); err != nil {
@@ -119,7 +119,7 @@ func TestSealedOutcomesCannotBeSwapped(t *testing.T) {
 
 func TestASealThatFailsRecordsNothing(t *testing.T) {
 	broken := errors.New("no key today")
-	opt := sqlite.Options{Seal: func([]byte) ([]byte, error) { return nil, broken }, Open: toggle(0)}
+	opt := sqlite.Options{Seal: func([]byte) ([]byte, error) { return nil, broken }, Unseal: toggle(0)}
 	s := mustOpen(t, dbPath(t), opt)
 	a := attempt(current(t, s))
 	expect(t, s, a, store.Run)

@@ -21,6 +21,9 @@ BEGIN
 	WHERE phash = p_phash AND digest = p_digest AND ns = n.id AND token = p_token
 	FOR UPDATE;
 	IF FOUND AND r.state = ANY (p_from) THEN
+		IF p_event = 6 AND NOT r.continued THEN
+			RAISE EXCEPTION 'the run answers no question that it could reject' USING ERRCODE = 'MI005';
+		END IF;
 		UPDATE {schema}.record SET
 			state = p_to, changed = m.t, touched = m.t,
 			weight  = CASE WHEN p_to = 2 THEN weight ELSE 0 END,

@@ -6,7 +6,8 @@
 -- ARGV[13]  '1' when there is an outcome, ARGV[14] the outcome
 -- ARGV[15]  bytes of outcomes that may be kept
 --
--- Returns 1, or 0 when another run or an operator has decided.
+-- Returns 1, or 0 when another run or an operator has decided, or 2 for a
+-- rejection by a run that answers no question.
 local ASK, REJECT = '5', '6'
 local FINAL = {['3'] = COMPLETED, ['4'] = NO_EFFECT, ['8'] = UNKNOWN} -- Complete, DeclareNoEffect, Lose
 
@@ -46,7 +47,9 @@ if not rec or rec[TOKEN] ~= ARGV[10] then
   return leave(0)
 end
 local state, final = rec[STATUS], FINAL[event]
-if state == RUNNING and not final then
+if state == RUNNING and event == REJECT and rec[CONTINUED] ~= 1 then
+  return leave(2)
+elseif state == RUNNING and not final then
   ask(ns, rec)
 elseif state == RUNNING or state == UNKNOWN and final and final ~= UNKNOWN then
   finish(ns, digest, ARGV[9], rec, final, outcome, tonumber(ARGV[15]))
