@@ -81,6 +81,7 @@ func TestNothingIsSentAgainAfterTheRetentionTime(t *testing.T) {
 	})
 }
 
+// K6.
 func TestBackoffIsJitteredExponentialAndCapped(t *testing.T) {
 	play{script: each(proxied), opt: clientretry.Options{Attempts: 9, BackoffBase: time.Second, BackoffMax: 4 * time.Second}}.run(t, func(t *testing.T, o outcomeOf) {
 		calls := o.peer.seen()

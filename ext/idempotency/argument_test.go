@@ -321,6 +321,7 @@ func TestARunIsHeldByThoseWhoWaitForItsArgument(t *testing.T) {
 	})
 }
 
+// K3: the guarantee does not stop at this server.
 func TestTheKeyForAnAPIDownstreamIsThatOfTheEffect(t *testing.T) {
 	onArguments(t, nil, nil, func(t *testing.T, f *fixture) {
 		seen := map[string]int{}

@@ -140,7 +140,7 @@ func TestKeysAndArgumentsUpToTheirLimitsAreTaken(t *testing.T) {
 	})
 }
 
-// A call that does not reach its handler spends no key.
+// S6. A call that does not reach its handler spends no key.
 func TestInvalidArgumentsLeaveTheKeyUsable(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, f *fixture) {
 		key := f.key()

@@ -72,6 +72,7 @@ func reasonOf(err error) schema.Reason {
 	return d.Reason
 }
 
+// L10: nothing stays "running" after a handler that never returned.
 func TestAPanicIsNotSwallowedAndThoseWhoJoinedAreReleased(t *testing.T) {
 	for how, leave := range map[string]func(){
 		"panic":  func() { panic("boom") },

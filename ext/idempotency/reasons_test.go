@@ -136,6 +136,7 @@ func reasonCases() []reasonCase {
 				f.tool("large", f.key(), `{"amount":200}`)
 				return f.tool("charge", key, `{"amount":1}`)
 			}},
+		// S3, S4: a result is kept whole or not at all, and its call never runs again.
 		{reason: schema.ReasonResultUnavailable, when: "too large to keep", effects: 1, opt: idempotency.Options{MaxResultBytes: 1000},
 			produce: func(t *testing.T, f *fixture) reply {
 				key := f.key()

@@ -41,6 +41,7 @@ func TestALostResponseIsReplayedByAnExtendedServer(t *testing.T) {
 	}
 }
 
+// K4.
 func TestALostResponseOfAnUnextendedServerIsUnknownAtOnceAndNothingIsSentAgain(t *testing.T) {
 	for _, kind := range httpFaults() {
 		t.Run(kind.String(), func(t *testing.T) {

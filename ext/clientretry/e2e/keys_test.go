@@ -12,6 +12,7 @@ import (
 	"github.com/mcp-idempotency/mcp-idempotency/schema"
 )
 
+// K1.
 func TestEveryCallHasAKeyOfItsOwnAndEveryAttemptTheCalls(t *testing.T) {
 	p := newPeer(t, true, declared("ns"))
 	n := 0

@@ -52,7 +52,7 @@ func TestAKeyOfAnOldNamespaceIsReplacedUnseenByTheCaller(t *testing.T) {
 	})
 }
 
-// X2. One send, two deliveries.
+// X2, K7. One send, two deliveries.
 func TestAfterALossTheKeyIsKeptThoughTheNamespaceIsGone(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		for name, second := range map[string]step{

@@ -3,7 +3,9 @@ package e2e_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -339,5 +341,42 @@ func wantSameKey(t testing.TB, calls []wireCall) {
 			t.Errorf("attempt %d has the JSON-RPC id %s again", i+1, c.ID)
 		}
 		ids[id] = true
+	}
+}
+
+// K5. What is sent again is tools/call; of any other method nobody knows what
+// it does.
+func TestNoOtherMethodIsSentAgain(t *testing.T) {
+	for name, request := range map[string]func(*clientretry.Session) error{
+		"tools/list": func(s *clientretry.Session) error { _, err := s.ListTools(t.Context(), nil); return err },
+		"prompts/get": func(s *clientretry.Session) error {
+			_, err := s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "p"})
+			return err
+		},
+		"resources/read": func(s *clientretry.Session) error {
+			_, err := s.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "x:y"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onGenerations(t, func(t *testing.T, modern bool) {
+				p := newPeer(t, modern, declared("ns"), run)
+				var sent atomic.Int64
+				front := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodPost && isMethod(r, name) {
+						sent.Add(1)
+						panic(http.ErrAbortHandler) // the connection breaks
+					}
+					p.ServeHTTP(w, r)
+				}))
+				s := connectTo(t, front, patient())
+				if err := request(s); err == nil {
+					t.Error("a lost response was taken for an answer")
+				}
+				if n := sent.Load(); n != 1 {
+					t.Errorf("sent %d times", n)
+				}
+			})
+		})
 	}
 }

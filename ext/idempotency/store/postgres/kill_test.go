@@ -89,7 +89,8 @@ func effectTable(t testing.TB, s *Store) {
 	run(t, s, `CREATE INDEX ON {schema}.effect (call)`)
 }
 
-// kill -9 of the server at random instants, while calls are under way.
+// L8. kill -9 of the server at random instants, while calls are under way: none
+// falls between the commit of an effect and that of its record.
 func TestKilledServersLoseNothing(t *testing.T) {
 	t.Parallel()
 	kills := 100

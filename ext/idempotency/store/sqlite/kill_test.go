@@ -64,7 +64,8 @@ func effects(path string) (*sql.DB, error) {
 	return db, err
 }
 
-// kill -9 of the server at random instants, while calls are under way.
+// L8. kill -9 of the server at random instants, while calls are under way: none
+// falls between the commit of an effect and that of its record.
 func TestKilledServersLoseNothing(t *testing.T) {
 	kills := 40
 	if long() {
