@@ -96,7 +96,7 @@ Start with "sepcheck demo": it needs no configuration and no network.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{err, cmd.CommandPath()}
 	})
-	root.AddCommand(newDemo(), newRecords(), newDemoServer())
+	root.AddCommand(newDemo(), newServer(), newFixture(), newExplain(), newRecords(), newDemoServer())
 	return root
 }
 
